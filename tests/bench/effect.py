@@ -109,24 +109,31 @@ def run(plan: Plan, folder: Path) -> list[Outcome]:
 def outcomes_of(plan: Plan, folder: Path) -> Iterator[Outcome]:
     """The changes of a run that gave both sides enough time."""
     values = truth(folder)
-    shares = values.shares
     with LogReader(folder / "log.sqlite3") as reader:
         history = reader.settings_history()
         for at in range(1, len(history)):
             observed = observe_version(reader, history, at, is_over=True)
             if observed.has_windows:
-                before, after = (shares[history[number].version - 1] for number in (at - 1, at))
-                yield Outcome(plan, values.load, (1 + after) / (1 + before) - 1, observed)
+                versions = history[at - 1].version, history[at].version
+                intended, effect = (_step(shares, *versions) for shares in (values.intended, values.measured))
+                yield Outcome(plan, values.load, intended, effect, observed)
+
+
+def _step(shares: Sequence[float], before: int, after: int) -> float:
+    """Return the share by which a step takes longer under version `after` of the settings."""
+    return (1 + shares[after - 1]) / (1 + shares[before - 1]) - 1
 
 
 def _figures(name: str, outcomes: Sequence[Outcome]) -> Iterator[Figure]:
-    nothing = [outcome for outcome in outcomes if outcome.effect == 0]
+    nothing = [outcome for outcome in outcomes if outcome.intended == 0]
     yield _percentage(f"{name}: of changes of nothing, called", nothing, "is_called", MOST_CALLED_PCT, False)
     for share in SHARES:
         some = [outcome for outcome in outcomes if outcome.is_of(share)]
         limit = LEAST_DETECTED_PCT[share]
-        yield _percentage(f"{name}: of changes by {share:.0%}, found", some, "is_found", limit, True)
-    yield _percentage(f"{name}: intervals that hold the truth", outcomes, "is_held", LEAST_COVERED_PCT, True)
+        yield _percentage(f"{name}: of changes by {share:.0%}, found", some, "is_detected", limit, True)
+    yield _percentage(
+        f"{name}: intervals that hold the truth", outcomes, "is_covered", LEAST_COVERED_PCT, True
+    )
     yield _percentage(f"{name}: wrong sign", outcomes, "has_wrong_sign", 0.0, False)
     if outcomes:
         yield Figure(f"{name}: stated resolution", [outcome.resolution_pct for outcome in outcomes], "%")

@@ -1,4 +1,4 @@
-"""A change with a known effect, and what was observed."""
+"""A change with a known effect, and its observation."""
 
 import math
 from typing import NamedTuple
@@ -8,11 +8,13 @@ from tests.bench.effect_runs import Plan
 
 
 class Outcome(NamedTuple):
-    """A change and what was observed. `effect` is the true share by which a step takes longer, `load` the
-    machine's load average in the run's last five minutes."""
+    """A change and the observation. `effect` is the share by which the timed work makes a step longer,
+    `intended` the share it was planned to, `load` the machine's load average in the run's last five minutes.
+    """
 
     plan: Plan
     load: float
+    intended: float
     effect: float
     observed: ObservedChange
 
@@ -37,13 +39,13 @@ class Outcome(NamedTuple):
     def is_detected(self) -> bool:
         """Return whether the step is said to have changed, in the right direction."""
         step = self.observed.step_ns
-        return step is not None and step.is_visible and (step.ratio > 1) == (self.effect > 0)
+        return step is not None and step.is_visible and (step.ratio > 1) == (self.intended > 0)
 
     @property
     def has_wrong_sign(self) -> bool:
         """Return whether the step is said to have changed in the other direction than it did."""
         step = self.observed.step_ns
-        return step is not None and step.is_visible and self.effect != 0 and not self.is_detected
+        return step is not None and step.is_visible and self.intended != 0 and not self.is_detected
 
     @property
     def is_covered(self) -> bool:
@@ -53,4 +55,4 @@ class Outcome(NamedTuple):
 
     def is_of(self, share: float) -> bool:
         """Return whether so much work was added or taken away."""
-        return self.effect != 0 and math.isclose(abs(math.log1p(self.effect)), math.log1p(share))
+        return self.intended != 0 and math.isclose(abs(math.log1p(self.intended)), math.log1p(share))

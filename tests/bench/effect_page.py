@@ -36,12 +36,12 @@ def _tables(figures: Sequence[Figure], outcomes: Sequence[Outcome], command: str
 
 
 def _run(outcomes: Sequence[Outcome]) -> str:
-    nothing = [outcome for outcome in outcomes if outcome.effect == 0]
+    nothing = [outcome for outcome in outcomes if outcome.intended == 0]
     cells = [outcomes[0].name, f"{outcomes[0].load:.1f}", _count(nothing, "is_called")]
     cells += [
-        _count([outcome for outcome in outcomes if outcome.is_of(share)], "is_found") for share in SHARES
+        _count([outcome for outcome in outcomes if outcome.is_of(share)], "is_detected") for share in SHARES
     ]
-    cells += [_count(outcomes, "is_held"), _count(outcomes, "has_wrong_sign")]
+    cells += [_count(outcomes, "is_covered"), _count(outcomes, "has_wrong_sign")]
     cells.append(f"±{median(outcome.resolution_pct for outcome in outcomes):.1f} %")
     return "| " + " | ".join(cells) + " |"
 

@@ -32,14 +32,15 @@ from tests.bench.rig import Recording
 # Work added to a step, as shares of the undisturbed step.
 SHARES = (0.05, 0.10)
 # A setting changes after a random time between these.
-SEGMENT_S = (10.8, 14.0)
+SEGMENT_S = (10.6, 12.0)
 # So many of the changes change nothing.
-NOTHING = 0.6
+NOTHING = 0.65
 # The other process works, and rests, for random times between these.
 BURST_S = (0.05, 0.5)
 _CALIBRATION_S = 12.0
-_GUESS_ROUNDS = 10_000
 _WARM_UP = 200
+_TIMED_CALLS, _TIMED_ROUNDS = 30, 1_000
+_LEAST_ROUNDS = 1
 _MANY_STEPS = 10_000_000
 _LEARNING_RATES = (0.0010, 0.0011)
 _TRUTH = "truth.json"
@@ -53,8 +54,8 @@ while True:
 
 
 class Plan(NamedTuple):
-    """One run, on `cores` where any are named. `hogs` other processes work half of the time on the same ones,
-    once the added work is calibrated."""
+    """One run, on `cores` where any are named. `hogs` other processes work half of the time on the same
+    ones."""
 
     settings: dict[str, Any]
     threads: int
@@ -65,34 +66,74 @@ class Plan(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """The truth about a run: the undisturbed step without added work, the machine's load average of the last
-    five minutes at its end, and the share of work added under each version of the settings."""
+    """The truth about a run: the machine's load average of the last five minutes at its end, and for each
+    version of the settings the intended share of added work and the measured one."""
 
-    step_ns: float
     load: float
-    shares: list[float]
+    intended: Sequence[float]
+    measured: Sequence[float]
+
+
+class Injection(NamedTuple):
+    """Rounds of work in each step, and the durations of the steps so far, in ns."""
+
+    share: float
+    rounds: int
+    # From one step to the next, without the call, and that of the call.
+    rest_ns: list[int]
+    call_ns: list[int]
+
+    def measured_share(self, least_ns: float) -> float:
+        """Return the work beyond that of a call of `least_ns` as a share of a step with such a call."""
+        if self.rounds == _LEAST_ROUNDS:
+            return 0.0
+        return (_undisturbed(self.call_ns) - least_ns) / (_undisturbed(self.rest_ns) + least_ns)
 
 
 class LoadedWorkload(Workload):
     """A model whose forward pass also computes rounds of SHA-256, in one call of PBKDF2 without the
-    interpreter's lock: each round takes the same processor time and no memory. What delays training delays
-    it as well. From each change of settings on, `plan` says how many."""
+    interpreter's lock: each round takes the same processor time and no memory. Interruptions of training
+    delay it as well. Every call is timed, so that the added share is measured within the same steps.
 
-    def prepare(self, rounds: Iterator[int]) -> None:
-        """Add `rounds`, one number for each change to come."""
-        self._rounds = rounds
+    Any such call makes the rest of the step some 15 us longer, by its traces in caches and branch predictors.
+    Steps without added work have a call of the fewest rounds, so that steps differ by the rounds alone."""
+
+    def prepare(self, shares: Iterator[float]) -> None:
+        """Add work from now on: of `shares`, one for each change of settings to come."""
+        self._shares = shares
+        self._round_ns = _time_round()
+        self.injections = [Injection(0.0, _LEAST_ROUNDS, [], [])]
+        self._add_work()
 
     def reconfigure(self, settings: Settings) -> None:
-        """As any workload; the next number of rounds comes into effect."""
+        """Reconfigure as any workload; the next share takes effect."""
         super().reconfigure(settings)
-        rounds, forward = next(self._rounds), self.forward
-        if rounds:
+        last, share = self.injections[-1], next(self._shares)
+        added = round(share * _undisturbed(last.rest_ns) / self._round_ns)
+        self.injections.append(Injection(share, _LEAST_ROUNDS + added, [], []))
+        self._add_work()
 
-            def loaded(inputs: Tensor, targets: Tensor) -> Tensor:
-                compute(rounds)
-                return forward(inputs, targets)
+    @property
+    def measured_shares(self) -> list[float]:
+        """The share of work added under each version of the settings, from the timed calls."""
+        least_ns = _undisturbed(self.injections[0].call_ns)
+        return [injection.measured_share(least_ns) for injection in self.injections]
 
-            self.forward = loaded
+    def _add_work(self) -> None:
+        _, rounds, rest_ns, call_ns = self.injections[-1]
+        forward, clock_ns, ended_ns = self.forward, time.perf_counter_ns, 0
+
+        def loaded(inputs: Tensor, targets: Tensor) -> Tensor:
+            nonlocal ended_ns
+            began_ns = clock_ns()
+            if ended_ns:
+                rest_ns.append(began_ns - ended_ns)
+            compute(rounds)
+            ended_ns = clock_ns()
+            call_ns.append(ended_ns - began_ns)
+            return forward(inputs, targets)
+
+        self.forward = loaded
 
 
 def compute(rounds: int) -> None:
@@ -113,15 +154,7 @@ def train(plan: Plan, folder: Path) -> None:
     torch.manual_seed(settings.seed)
     device.begin_memory()
     workload = LoadedWorkload(settings, device, build_model(settings, source.shape), source)
-    work = calibrate(workload)
-    shares = [0.0]
-
-    def rounds() -> Iterator[int]:
-        while True:
-            shares.append(_next_share(shares[-1], rng))
-            yield work.rounds(shares[-1])
-
-    workload.prepare(rounds())
+    workload.prepare(_shares(rng))
     try:
         with hogs(plan.hogs, plan.seed), Recording(workload, device, folder) as recording:
             changes = _changes(RunFolder(folder), plan.seconds, rng)
@@ -139,9 +172,9 @@ def train(plan: Plan, folder: Path) -> None:
         assert not recording.errors, recording.errors
     finally:
         workload.close()
-    (folder / _TRUTH).write_text(
-        json.dumps(Truth(work.step_ns, os.getloadavg()[1], shares)), encoding="utf-8"
-    )
+    intended = [injection.share for injection in workload.injections]
+    values = Truth(os.getloadavg()[1], intended, workload.measured_shares)
+    (folder / _TRUTH).write_text(json.dumps(values), encoding="utf-8")
 
 
 def truth(folder: Path) -> Truth:
@@ -154,11 +187,13 @@ def has_ended(folder: Path) -> bool:
     return (folder / _TRUTH).exists()
 
 
-def _next_share(share: float, rng: random.Random) -> float:
-    """Most changes change nothing; the others add or take away one of the shares."""
-    if rng.random() < NOTHING:
-        return share
-    return rng.choice(SHARES) if share == 0 else 0.0
+def _shares(rng: random.Random) -> Iterator[float]:
+    """Most changes change nothing; the others add or remove one of the shares."""
+    share = 0.0
+    while True:
+        if rng.random() >= NOTHING:
+            share = rng.choice(SHARES) if share == 0 else 0.0
+        yield share
 
 
 def _changes(folder: RunFolder, seconds: float, rng: random.Random) -> Iterator[None]:
@@ -228,10 +263,13 @@ def _steps_ns(workload: Workload, rounds: Sequence[int], count: int, seconds: fl
 
 
 def _time_round() -> float:
-    """About the nanoseconds of one round."""
-    began_ns = time.perf_counter_ns()
-    compute(_GUESS_ROUNDS)
-    return (time.perf_counter_ns() - began_ns) / _GUESS_ROUNDS
+    """Return about the nanoseconds of one round, from the fastest of several calls."""
+    times_ns = []
+    for _ in range(_TIMED_CALLS):
+        began_ns = time.perf_counter_ns()
+        compute(_TIMED_ROUNDS)
+        times_ns.append(time.perf_counter_ns() - began_ns)
+    return min(times_ns) / _TIMED_ROUNDS
 
 
 def _undisturbed(values_ns: Sequence[float]) -> float:
