@@ -74,6 +74,11 @@ class FigureChange(NamedTuple):
         return (self.low > 1 or self.high < 1) and abs(self.ratio - 1) >= PRACTICAL
 
     @property
+    def width(self) -> float:
+        """The width of the interval, as a difference of logarithms."""
+        return math.log(self.high / self.low)
+
+    @property
     def resolution(self) -> float:
         """The smallest detectable change, as a share."""
         return max(abs(self.high - 1), abs(self.low - 1))
@@ -149,8 +154,7 @@ def observe(
     scaled_pair = longest_pair(*_sides(scaled, version))
     if scaled_pair is not None:
         at_one_speed = _at_equal_speed(*scaled_pair, chains(scaled.values(), before.seconds))
-        if at_one_speed.step_ns.resolution < _TOO_NOISY:
-            compared, is_at_equal_speed = at_one_speed, True
+        compared, is_at_equal_speed = _more_precise(compared, at_one_speed)
     effects = _effects(before, after, history, compared)
     counted = before.step_count, after.step_count, left_out
     verdict = _verdict(effects, before.seconds, is_at_equal_speed)
@@ -195,6 +199,20 @@ def _at_equal_speed(before: StepWindow, after: StepWindow, history: Chains) -> _
     if not are_apart(before, after, partial(low_step, share=_SPEED_SHARE), ONE):
         step_ns = _including_one(step_ns)
     return _StepEffects(step_ns, per_sample)
+
+
+def _more_precise(undisturbed: _StepEffects, at_equal_speed: _StepEffects) -> tuple[_StepEffects, bool]:
+    """Return the figure with the narrower interval, and whether that is the one at equal machine speed.
+
+    Intervals that exclude each other show that the speed of the machine changed. Then it is the one at equal
+    speed, and its interval includes the other one, and no change.
+    """
+    one, other = undisturbed.step_ns, at_equal_speed.step_ns
+    if one.high >= other.low and other.high >= one.low:
+        return (at_equal_speed, True) if other.width < one.width else (undisturbed, False)
+    per_sample = at_equal_speed.sample_ns
+    step_ns = _including_one(other, one.low, one.high)
+    return _StepEffects(step_ns, per_sample and _including_one(per_sample)), True
 
 
 def _effects(before: StepWindow, after: StepWindow, history: Chains, compared: _StepEffects) -> _Effects:
