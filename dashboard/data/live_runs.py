@@ -11,12 +11,13 @@ from harness.analysis.machine.notices import GpuFacts
 from harness.device.host.details import sees_machine_pids
 from harness.device.machine import GpuSample
 from harness.errors import LogError, LogMissingError
-from harness.records.run import HostSampleRow
+from harness.records.run import DeviceSampleRow, HostSampleRow
 from harness.records.telemetry import HostDetailRow, WorkerSampleRow
 from harness.store.folder import RunFolder, shown_name
 from harness.store.reader import LogReader
 from harness.supervisor.processes import find_process
 from harness.supervisor.summary import read_device
+from harness.words import printable
 
 # Only this many of the newest runs are checked for activity.
 _MAX_CHECKED = 20
@@ -37,6 +38,12 @@ class LiveRun(NamedTuple):
     workers: Sequence[WorkerSampleRow]
     energy: EnergyUse | None
     joules_per_thousand: float | None
+    # The host that trains it.
+    machine: str | None = None
+    # Torch's name of its device: "cuda:0".
+    torch_name: str | None = None
+    # The newest sample of its device.
+    sample: DeviceSampleRow | None = None
     # Why the run's log cannot be read; everything else is then unknown.
     problem: str | None = None
 
@@ -139,7 +146,7 @@ def live_runs() -> list[LiveRun]:
 def _unreadable(folder: RunFolder, problem: str) -> LiveRun:
     process = find_process(folder)
     pid = None if process is None else process.pid
-    return LiveRun(folder.run_id, folder.request().name, pid, "", None, None, (), None, None, problem)
+    return LiveRun(folder.run_id, folder.request().name, pid, "", None, None, (), None, None, problem=problem)
 
 
 def read_run(folder: RunFolder) -> LiveRun:
@@ -160,6 +167,9 @@ def read_run(folder: RunFolder) -> LiveRun:
             workers=log.telemetry.workers(),
             energy=energy,
             joules_per_thousand=joules_per_thousand(energy, _samples(log, energy)),
+            machine=printable(run.host),
+            torch_name=None if facts is None else facts.torch_name,
+            sample=next((row for row in log.latest_device_samples() if row.device == device), None),
         )
 
 

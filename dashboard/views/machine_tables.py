@@ -1,5 +1,6 @@
 """The tables of the System page: processes on a GPU, throttle reasons, and resources used by the runs."""
 
+import socket
 from collections.abc import Sequence
 
 import streamlit as st
@@ -115,6 +116,9 @@ def run_tables(runs: Sequence[LiveRun]) -> None:
         "Resources used by each active run.",
         ("CPU", "RAM", "Workers' CPU", "Disk reads", "Disk writes", "Energy per 1,000 samples", "Sampling"),
     )
+    here = socket.gethostname()
+    if any(run.machine not in (None, here) for run in runs):
+        _device_table(runs)
     energy = (
         ""
         if all(run.energy for run in runs if run.problem is None)
@@ -140,6 +144,31 @@ def run_tables(runs: Sequence[LiveRun]) -> None:
     ]
     if workers:
         _table(workers, "workers", "DataLoader workers, sampled every few seconds.", ("CPU", "RAM"))
+
+
+def _device_table(runs: Sequence[LiveRun]) -> None:
+    """Draw the devices of active runs, by host and device."""
+    ordered = sorted(runs, key=lambda run: (run.machine or "", run.torch_name or ""))
+    rows = [_device(run) for run in ordered if run.problem is None]
+    _table(rows, "run_devices", "Devices of active runs.", ("Utilization", "Memory", "Power", "Temperature"))
+
+
+def _device(run: LiveRun) -> dict[str, str]:
+    sample = run.sample
+    return {
+        "Host": run.machine or words.NOT_AVAILABLE,
+        "Device": run.torch_name or words.NOT_AVAILABLE,
+        "UUID": words.NOT_AVAILABLE if run.device in ("", run.torch_name) else run.device,
+        "Run": run.name,
+        "Utilization": words.percent(None if sample is None else sample.util_pct),
+        "Memory": words.size(None if sample is None else sample.memory_used_bytes),
+        "Power": _unit(None if sample is None else sample.power_w, "W"),
+        "Temperature": _unit(None if sample is None else sample.temperature_c, "°C"),
+    }
+
+
+def _unit(value: float | None, unit: str) -> str:
+    return words.NOT_AVAILABLE if value is None else f"{value:.0f} {unit}"
 
 
 def _run(run: LiveRun) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The live part of the System page: what stands out, GPUs and host as cards, and who uses them."""
 
+import socket
 from collections.abc import Callable, Iterator
 from unittest.mock import patch
 
@@ -208,9 +209,29 @@ def test_resources_of_a_run_are_a_row(
 ) -> None:
     run = going_on("cpu")
     app = machine_page.show(FakeGpu())
-    (table,) = [frame.value for frame in app.dataframe if "Run" in frame.value]
+    (table,) = [frame.value for frame in app.dataframe if "Sampling" in frame.value]
     row = table.iloc[0]
     assert row["Run"] == run.name
     assert row["CPU"].endswith("%")
     assert row["Sampling"].endswith("%")
     assert row["Energy per 1,000 samples"].endswith("J")
+
+
+def test_devices_on_other_hosts_are_listed_by_host_and_uuid(
+    machine_page: MachinePage, monkeypatch: pytest.MonkeyPatch, demo: Write
+) -> None:
+    run = live_runs.read_run(demo("steady", 200))
+    runs = [run._replace(machine=host, device=f"GPU-of-{host}", name=host) for host in ("node-2", "node-1")]
+    monkeypatch.setattr(page, "live_runs", lambda: runs)
+    tables = [frame.value for frame in machine_page.show(FakeGpu()).dataframe if "UUID" in frame.value]
+    assert [list(table["Host"]) for table in tables] == [["node-1", "node-2"]]
+    assert list(tables[0]["UUID"]) == ["GPU-of-node-1", "GPU-of-node-2"]
+    assert tables[0]["Utilization"].iloc[0].endswith(" %")
+
+
+def test_devices_of_this_host_are_not_listed_twice(
+    machine_page: MachinePage, monkeypatch: pytest.MonkeyPatch, demo: Write
+) -> None:
+    run = live_runs.read_run(demo("steady", 200))._replace(machine=socket.gethostname())
+    monkeypatch.setattr(page, "live_runs", lambda: [run])
+    assert not [frame for frame in machine_page.show(FakeGpu()).dataframe if "UUID" in frame.value]
