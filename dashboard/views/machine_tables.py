@@ -116,9 +116,6 @@ def run_tables(runs: Sequence[LiveRun]) -> None:
         "Resources used by each active run.",
         ("CPU", "RAM", "Workers' CPU", "Disk reads", "Disk writes", "Energy per 1,000 samples", "Sampling"),
     )
-    here = socket.gethostname()
-    if any(run.machine not in (None, here) for run in runs):
-        _device_table(runs)
     energy = (
         ""
         if all(run.energy for run in runs if run.problem is None)
@@ -128,6 +125,8 @@ def run_tables(runs: Sequence[LiveRun]) -> None:
         "CPU is 100 % per core. Sampling is the CPU time of recording these figures in the training process, "
         f"as a share of one core, outside of the training thread.{energy}"
     )
+    if any(run.machine not in (None, socket.gethostname()) for run in runs):
+        _device_table(runs)
     for run in runs:
         if run.problem is not None:
             st.warning(f"{plain(run.name)}: {plain(run.problem)}", icon=":material/database_off:")
@@ -148,6 +147,7 @@ def run_tables(runs: Sequence[LiveRun]) -> None:
 
 def _device_table(runs: Sequence[LiveRun]) -> None:
     """Draw the devices of active runs, by host and device."""
+    st.markdown("**Devices of active runs**")
     ordered = sorted(runs, key=lambda run: (run.machine or "", run.torch_name or ""))
     rows = [_device(run) for run in ordered if run.problem is None]
     _table(rows, "run_devices", "Devices of active runs.", ("Utilization", "Memory", "Power", "Temperature"))

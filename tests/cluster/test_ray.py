@@ -31,6 +31,7 @@ _SETTINGS = resolve({"model": "mlp", "device": "cpu", "slow_loader_ms": 20.0})
 # A node starts an interpreter and imports torch on a busy machine.
 _START_S = 240.0
 _LAG_S = 2.0
+_COST_S = 20.0
 
 
 class RayBench:
@@ -117,6 +118,20 @@ def test_steps_arrive_within_two_seconds(ray: RayBench, runs: list[RunFolder]) -
             lags_s.append(time.monotonic() - began_s)
     print(f"lag of steps, s: median {sorted(lags_s)[len(lags_s) // 2]:.2f}, highest {max(lags_s):.2f}")
     assert max(lags_s) < _LAG_S
+
+
+def test_a_run_costs_two_small_processes(ray: RayBench, runs: list[RunFolder]) -> None:
+    identity, actor = read_identity(runs[0].process), ray.training(runs[0]).parent()
+    assert identity is not None
+    assert actor is not None
+    for name, process in (("collector", psutil.Process(identity.pid)), ("actor", actor)):
+        before_s, began_s = sum(process.cpu_times()[:2]), time.monotonic()
+        time.sleep(_COST_S)
+        cpu_pct = 100 * (sum(process.cpu_times()[:2]) - before_s) / (time.monotonic() - began_s)
+        sockets = len(process.net_connections("tcp"))
+        rss_mb = process.memory_info().rss / 1e6
+        print(f"{name}: {rss_mb:.0f} MB resident, {sockets} TCP sockets, {cpu_pct:.1f} % of a core")
+        assert cpu_pct < 20
 
 
 @pytest.mark.parametrize("changes", [{"amp": "bf16"}, {"batch_size": 16}])
