@@ -175,7 +175,8 @@ def _gain(tune: Tune, combined: Combination) -> float:
     if total is not None:
         return gain(total, tune.goal)
     sign = -1 if tune.goal is Goal.MEMORY else 1
-    return sign * (math.prod(1 + sign * gain(part, tune.goal) for part in combined.parts) - 1)
+    ratio: float = math.prod(1 + sign * gain(part, tune.goal) for part in combined.parts)
+    return sign * (ratio - 1)
 
 
 def _adopted(tune: Tune) -> list[Trial]:
