@@ -296,7 +296,7 @@ def _step_s(tune: Tune, changes: Changes) -> float:
     """Return the probable time of a step with `changes`: as measured with the largest batch up to theirs, and
     from there on in proportion to the batch, which is too long where the time of a step is not that of its
     samples, as with a slow loader."""
-    batch = changes.get(BATCH, tune.baseline.batch_size)
+    batch = int(changes.get(BATCH, tune.baseline.batch_size))
     known = {tune.baseline.batch_size: tune.step_s or 0.0}
     for trial in tune.trials:
         times = trial.sample_ns
