@@ -24,9 +24,19 @@ class TuneView(NamedTuple):
         return self.tune is not None and self.tune.state is TuneState.RUNNING
 
 
-def tune_ids(most: int = 50) -> list[str]:
-    """Return the ids of the newest tunes."""
-    return [folder.tune_id for folder in tunes(home())[:most]]
+def tune_titles(most: int = 50) -> dict[str, str]:
+    """Return the title of each of the newest tunes by its id: its model, size, device and id."""
+    return {folder.tune_id: _title(folder) for folder in tunes(home())[:most]}
+
+
+def _title(folder: TuneFolder) -> str:
+    try:
+        tune = folder.read()
+    except HomeError:
+        return folder.tune_id
+    settings = tune.baseline
+    device = settings.device if tune.device is None else tune.device.name
+    return f"{settings.model} {settings.preset} on {device} · {folder.tune_id}"
 
 
 def view_tune(tune_id: str) -> TuneView | None:

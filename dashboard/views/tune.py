@@ -39,13 +39,13 @@ def page() -> None:
         tune_form()
     else:
         st.info(plain(reason), icon=":material/visibility:")
-    ids = tunes.tune_ids()
-    if not ids:
+    titles = tunes.tune_titles()
+    if not titles:
         st.caption(_EXPLANATION)
         return
-    if state.widget_value(state.Key.TUNE) not in ids:
-        state.put(state.Key.TUNE, ids[0])
-    st.selectbox("Tune", ids, key=state.Key.TUNE)
+    if state.widget_value(state.Key.TUNE) not in titles:
+        state.put(state.Key.TUNE, next(iter(titles)))
+    st.selectbox("Tune", list(titles), key=state.Key.TUNE, format_func=lambda key: titles.get(key, key))
     view = tunes.view_tune(str(state.widget_value(state.Key.TUNE)))
     is_running = view is not None and view.is_running
     st.fragment(_result, run_every=_POLL_S if is_running else None)(is_running)
@@ -79,7 +79,7 @@ def _progress(view: tunes.TuneView, tune: Tune) -> None:
         is_bad = tune.state is TuneState.FAILED
         (st.error if is_bad else st.info)(plain(tune.message))
         if _can_continue(tune) and read_only() is None:
-            more = f" for {words.span(MORE_BUDGET_S)}" if needs_budget(tune) else ""
+            more = f" for {MORE_BUDGET_S / 60:.0f} min" if needs_budget(tune) else ""
             st.button(
                 f"Continue{more}",
                 key="tune_continue",
@@ -149,7 +149,8 @@ def _cells(row: RankedRow) -> dict[str, str | None]:
 def _charts(tune: Tune, rows: list[RankedRow]) -> None:
     front = charts.front(rows, f"front {tune.tune_id}")
     steps = charts.waterfall(waterfall(tune), f"waterfall {tune.tune_id}")
-    left, right = st.columns(2)
+    with st.container(key="tune_charts"):
+        left, right = st.columns(2)
     with left:
         if front is not None:
             st.markdown("#### Samples/s against memory")

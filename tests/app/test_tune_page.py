@@ -48,6 +48,7 @@ def test_a_completed_tune_shows_ranking_winner_and_snippet(open_page: Open) -> N
     stored(DONE)
     app = open_page("tune")
     assert not app.exception
+    assert app.selectbox(key="pick_tune").options[0].startswith("mlp laptop on a CPU · ")
     table = app.dataframe[0].value
     assert table["Settings"][0] == "AMP bf16, workers 2"
     assert table["Samples/s"][0] == "2,500"
@@ -80,7 +81,7 @@ def test_a_tune_that_was_stopped_offers_to_continue(open_page: Open) -> None:
 
 def test_a_tune_without_time_left_continues_with_more_of_it(open_page: Open) -> None:
     stored(DONE._replace(state=TuneState.STOPPED, spent_s=3595.0))
-    assert open_page("tune").button(key="tune_continue").label == "Continue for 5 min 00 s"
+    assert open_page("tune").button(key="tune_continue").label == "Continue for 5 min"
 
 
 def test_a_completed_tune_without_comparisons_left_does_not_continue(open_page: Open) -> None:
