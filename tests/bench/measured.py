@@ -113,7 +113,8 @@ def _write(table: Sequence[Figure], results: Sequence[Result]) -> None:
     """Put the table into the page."""
     lines = [
         f"`python -m tests.bench measured --results FILE`, {time.strftime('%Y-%m-%d')},",
-        f"{machine()} at the end; {DEFAULT_PAIRS} pairs, {len(os.sched_getaffinity(0))} runs at a time. "
+        f"{machine()} at the end; at most {DEFAULT_PAIRS} pairs, "
+        f"{len(os.sched_getaffinity(0))} runs at a time. "
         "Load average at the end of runs: "
         + ", ".join(
             f"{name} {median(result.load for result in results if result.kind == name):.1f}"
