@@ -48,9 +48,10 @@ def change_list(changes: Sequence[ChangeEntry]) -> None:
             "**Changes**",
             help="Requests to this run and their results. An observed change compares steady-state steps "
             "over equal times before and after it, and accounts for how much this run varies without a "
-            "change; it does not prove the cause. On the CPU step times are compared at equal machine speed, "
-            "by a fixed piece of work timed beside the steps; else the undisturbed step is, a low "
-            "percentile of step time, which other processes delay least.",
+            "change; it does not prove the cause. Two figures of the step are compared, and the one with the "
+            "narrower interval is stated: the undisturbed step, a low percentile of step time, which other "
+            "processes delay least; and on the CPU the step at equal machine speed, scaled by a fixed piece "
+            "of work that is timed between steps.",
         )
         for change in changes:
             change_line(change)
