@@ -15,14 +15,14 @@ _NEWEST = 20
 
 
 def active_runs(home: Home, supervisor: Supervisor) -> list[RunSummary]:
-    """Return the runs that are not over. Raises HomeError."""
+    """Return the runs on this machine that are not over. Raises HomeError."""
     locked = [
         folder
         for folder in (RunFolder(home.runs_path / name) for name in home.folder_names())
         if is_alive(folder.alive)
     ]
     folders = dict.fromkeys([*locked, *home.newest(_NEWEST)])
-    runs = map(supervisor.summary, folders)
+    runs = [supervisor.summary(folder) for folder in folders if folder.request().remote is None]
     return [run for run in runs if not run.status.state.is_over and not run.is_simulated]
 
 

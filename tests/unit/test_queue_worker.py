@@ -14,11 +14,12 @@ from harness.errors import LogForeignError
 from harness.queue.adding import add_script, ensure_worker, needs_worker
 from harness.queue.files import worker_lock
 from harness.records.queue import QueueState
+from harness.records.remote import RemoteRequest
 from harness.records.run import RunState
 from harness.records.script import ScriptOrigin
 from harness.store.liveness import is_alive
 from tests.queue_factories import QueueBench, a_device, a_gpu
-from tests.supervision import ROOT, lock_holder_process, until
+from tests.supervision import ROOT, SETTINGS, lock_holder_process, until
 
 pytestmark = pytest.mark.slow
 
@@ -77,6 +78,15 @@ def test_a_run_that_somebody_started_by_hand_occupies_its_device(queue: QueueBen
     assert queue.another().tick()
     queue.bench.supervisor.stop(folder)
     assert not queue.worker.tick()
+
+
+def test_a_run_on_another_machine_occupies_no_device_here(queue: QueueBench) -> None:
+    queue.bench.mode = "obey"
+    folder = queue.bench.supervisor.start("far away", SETTINGS, remote=RemoteRequest("ray"))
+    queue.bench.wait_for(folder, RunState.RUNNING)
+    queue.add("here")
+    assert not queue.worker.tick()
+    assert queue.names() == ["far away", "here"]
 
 
 @pytest.mark.usefixtures("_gpus_exist")
