@@ -19,7 +19,9 @@ from tests.bench.report import DOC, has_place, with_table
 Benchmark = Callable[..., Iterable[Figure]]
 
 BENCHMARKS: Mapping[str, str] = {
-    "cost": "tests.bench.cost",
+    "cost-short": "tests.bench.cost:short_step_figures",
+    "cost-long": "tests.bench.cost:long_step_figures",
+    "cost-within": "tests.bench.cost:within_step_figures",
     "flat": "tests.bench.flat",
     "writer": "tests.bench.writer",
     "reader": "tests.bench.reader",
@@ -36,7 +38,7 @@ BENCHMARKS: Mapping[str, str] = {
     "effect": "tests.bench.effect",
     "measured": "tests.bench.measured",
 }
-"""Where each benchmark's function `figures` is."""
+"""The module of each benchmark, and after a colon its function where that is not `figures`."""
 
 ONLY_BY_NAME = frozenset({"effect", "measured"})
 """Take over an hour."""
@@ -78,7 +80,7 @@ def main() -> int:
     result: list[Figure] = []
     print(f"{machine()}\n\n{HEADER}", flush=True)
     for name in arguments.names or [name for name in BENCHMARKS if name not in ONLY_BY_NAME]:
-        measure: Benchmark = import_module(BENCHMARKS[name]).figures
+        measure = _function(name)
         began, rows = machine(), []
         with tempfile.TemporaryDirectory(prefix="stepscope-bench-") as folder:
             for figure in measure(Path(folder), arguments.quick, **options):
@@ -89,6 +91,12 @@ def main() -> int:
             _write(name, arguments.quick, began, rows)
     print(f"\n{machine()}")
     return 0 if all_met(result) else 1
+
+
+def _function(name: str) -> Benchmark:
+    module, _, function = BENCHMARKS[name].partition(":")
+    benchmark: Benchmark = getattr(import_module(module), function or "figures")
+    return benchmark
 
 
 def _write(name: str, is_quick: bool, began: str, rows: list[str]) -> None:

@@ -56,7 +56,8 @@ from tests.bench.floor import Floor
 from tests.bench.peers import NAMES, peer_costs
 from tests.bench.rig import Recording
 
-STEPS_MS = {0.6: 1.02, 5.0: 1.005}
+SHORT_STEP_MS, LONG_STEP_MS = 0.6, 5.0
+STEPS_MS = {SHORT_STEP_MS: 1.02, LONG_STEP_MS: 1.005}
 """Lengths of a step, and the most that recording may make of its time, as a ratio to the bare loop."""
 MOST_SHARE_PCT = 1.0
 """Of the time of a step, within our functions."""
@@ -71,14 +72,26 @@ Measured = Mapping[str, list[Costs] | str]
 """By what observed: one entry per process, or why there is none."""
 
 
-def figures(folder: Path, is_quick: bool) -> Iterator[Figure]:
-    """The ratios at each length of a step, and what is spent within steps of about 1, 10 and 100 ms."""
-    for step_ms, most in STEPS_MS.items():
-        yield from _compared(step_ms, most, _measure(step_ms, folder, is_quick))
+def short_step_figures(folder: Path, is_quick: bool) -> Iterator[Figure]:
+    """The ratios in steps of about 0.6 ms."""
+    yield from _compared(SHORT_STEP_MS, folder, is_quick)
+
+
+def long_step_figures(folder: Path, is_quick: bool) -> Iterator[Figure]:
+    """The ratios in steps of about 5 ms."""
+    yield from _compared(LONG_STEP_MS, folder, is_quick)
+
+
+def within_step_figures(folder: Path, is_quick: bool) -> Iterator[Figure]:
+    """The time in Stepscope's functions within steps of about 1, 10 and 100 ms."""
     with on_one_thread():
         device = CpuDevice.open()
         for length_ms in _LENGTHS_MS:
             yield from _within(device, folder, length_ms, _QUICK_WITHIN_S if is_quick else _WITHIN_S)
+
+
+def _compared(step_ms: float, folder: Path, is_quick: bool) -> Iterator[Figure]:
+    yield from _ratios(step_ms, STEPS_MS[step_ms], _measure(step_ms, folder, is_quick))
 
 
 def _measure(step_ms: float, folder: Path, is_quick: bool) -> Measured:
@@ -118,7 +131,7 @@ def _add(outcome: dict[str, list[Costs] | str], name: str, costs: Costs | str) -
         outcome[name] = [costs]
 
 
-def _compared(step_ms: float, most: float, measured: Measured) -> Iterator[Figure]:
+def _ratios(step_ms: float, most: float, measured: Measured) -> Iterator[Figure]:
     """The figures at one length of a step. Raises ValueError where Stepscope was not measured."""
     ours = measured["Stepscope"]
     if isinstance(ours, str):
