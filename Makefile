@@ -70,7 +70,8 @@ bench-peers: $(VENV)/.dev ## install what make bench compares the overhead with 
 	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > \
 	  "$$(.venv-peers/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/stepscope.pth"
 
-# Of its own, as that of bench-peers: Ray and what it needs take 320 MB.
+# Of its own, as that of bench-peers: Ray and what it needs take 380 MB. Compiled by pip: its raylet waits 15 s for
+# an agent, which takes longer to start from source.
 .venv-ray/.ready: $(VENV)/.dev tests/cluster/requirements.txt
 	$(BIN)/python -m venv .venv-ray
 	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check -r tests/cluster/requirements.txt

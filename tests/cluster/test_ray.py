@@ -188,6 +188,17 @@ def test_a_stop_reaches_the_node(ray: RayBench, runs: list[RunFolder]) -> None:
     until(training.is_running, lambda running: not running)
 
 
+def test_a_training_ends_with_its_collector(ray: RayBench, runs: list[RunFolder]) -> None:
+    again = _named(ray, "b-retry")
+    assert again is not None
+    training, collector = ray.training(again), read_identity(again.process)
+    assert collector is not None
+    os.kill(collector.pid, signal.SIGKILL)
+    until(training.is_running, lambda running: not running)
+    # Its parent, the collector of the first try, has ended: nobody has seen the exit.
+    assert ray.supervisor.status(again).state is RunState.LOST
+
+
 def _named(ray: RayBench, name: str) -> RunFolder | None:
     folders = ray.supervisor.home.runs()
     return next((folder for folder in folders if folder.request().name == name), None)
