@@ -17,7 +17,7 @@ Written by `python -m tests.bench leak` on {machine}; every number here was meas
 The detector (`harness/analysis/leak/growth.py`) judges four series of a run: memory in live tensors, reserved
 and unused memory, the process's memory on the host, and that of the loader's workers. Seeded series have a
 length of 300 to 12,000 steps, every other one a leak of 1 KiB to 10 MiB per step. It was tuned on other
-seeds; these figures are of seed {seed}, first used in this run. *Precision* and *recall* refer to the verdict
+seeds; these figures are of seed {seed}, not used for tuning. *Precision* and *recall* refer to the verdict
 at the end. *Above the stated limit* are leaks larger than the detection limit that the detector itself states
 at that moment.
 
