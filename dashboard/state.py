@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import streamlit as st
 
@@ -381,8 +381,7 @@ def starts_when_free() -> bool:
 
 def start_token() -> str:
     """Return the token of the current form: however often it is sent, it starts one run."""
-    token: str = st.session_state.setdefault(_START_TOKEN, uuid.uuid4().hex)
-    return token
+    return cast(str, st.session_state.setdefault(_START_TOKEN, uuid.uuid4().hex))
 
 
 def renew_start_token() -> None:
@@ -397,5 +396,4 @@ def set_problem(sentence: str) -> None:
 
 def take_problem() -> str | None:
     """Return and remove the sentence to show."""
-    sentence: str | None = st.session_state.pop(_PROBLEM, None)
-    return sentence
+    return cast(str | None, st.session_state.pop(_PROBLEM, None))

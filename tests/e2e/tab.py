@@ -150,6 +150,7 @@ class Tab:
 
     def drawn(self, name: str) -> str:
         """One of the chart's own data attributes, as the browser names it."""
+        expect(self.chart).to_have_count(1)  # While the page is drawn anew there are two for a moment.
         return self.chart.evaluate("(chart, name) => chart.dataset[name] ?? ''", name) or ""
 
     @property

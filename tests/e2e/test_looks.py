@@ -85,7 +85,7 @@ def test_a_page_fits_the_screen(tab: Tab, runs: dict[str, RunFolder], path: str)
     elif path == "compare":
         chosen = [runs[f"demo: {name}"].run_id for name in ("amp", "slow-loader", "oom")]
         tab.open(f"compare?runs={','.join(chosen)}")
-        expect(tab.chart).to_have_count(4)
+        expect(tab.chart).to_have_count(5)
     elif path == "tune":
         tab.button("tune_start").wait_for()
     elif path == "new":
