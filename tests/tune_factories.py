@@ -8,7 +8,7 @@ from harness.device.testing.device import FAKE_FACTS
 from harness.records.run import AmpMode, DeviceFacts, DeviceKind
 from harness.settings.resolve import resolve
 from harness.tune.planning import estimated_s, next_comparison
-from harness.tune.rows import PEAK_ALLOCATED, Comparison, Goal, Outcome, Trial, TrialFigure, Tune
+from harness.tune.rows import PEAK_ALLOCATED, Comparison, Goal, Trial, TrialFigure, TrialOutcome, Tune
 
 CPU = FAKE_FACTS._replace(
     kind=DeviceKind.CPU, name="a CPU", amp_modes=(AmpMode.OFF, AmpMode.BF16), can_compile=False, can_pin=False
@@ -78,7 +78,7 @@ def a_trial(
         comparison.stage,
         comparison.context,
         comparison.changes,
-        Outcome.MEASURED,
+        TrialOutcome.MEASURED,
         comparison.pairs,
         figures,
         (32, samples),
@@ -93,7 +93,7 @@ def a_trial(
 def without_memory(comparison: Comparison) -> Trial:
     """The result of a comparison in which memory ran out."""
     trial = a_trial(comparison)
-    return trial._replace(outcome=Outcome.OUT_OF_MEMORY, figures=(), message="Memory ran out.", pairs=0)
+    return trial._replace(outcome=TrialOutcome.OUT_OF_MEMORY, figures=(), message="Memory ran out.", pairs=0)
 
 
 def completed(tune: Tune, machine: Machine, *, oom_batch: int = 10_000) -> Tune:

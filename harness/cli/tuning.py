@@ -27,7 +27,7 @@ from harness.tune.launch import needs_budget
 from harness.tune.planning import LEAST_BUDGET_S
 from harness.tune.results import (
     NOT_COMPARED,
-    Estimate,
+    FigureEstimate,
     RankedRow,
     batch_sentence,
     command_line,
@@ -140,7 +140,7 @@ def row_cells(row: RankedRow) -> tuple[str, ...]:
     )
 
 
-def interval_text(estimate: Estimate | None) -> str:
+def interval_text(estimate: FigureEstimate | None) -> str:
     """Return the interval of samples/s as text; n/a without one."""
     if estimate is None or estimate.low == estimate.high:
         return words.NOT_AVAILABLE

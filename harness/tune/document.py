@@ -5,7 +5,7 @@ from typing import Any
 from harness.tune.candidates import safe_batch
 from harness.tune.planning import combination
 from harness.tune.results import (
-    Estimate,
+    FigureEstimate,
     RankedRow,
     batch_sentence,
     command_line,
@@ -50,7 +50,7 @@ def _row_json(row: RankedRow) -> dict[str, Any]:
     return row._asdict() | {name: _estimate_json(getattr(row, name)) for name in figures}
 
 
-def _estimate_json(estimate: Estimate | None) -> dict[str, float] | None:
+def _estimate_json(estimate: FigureEstimate | None) -> dict[str, float] | None:
     return None if estimate is None else estimate._asdict()
 
 

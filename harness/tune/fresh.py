@@ -15,7 +15,7 @@ from harness.settings.spec import change
 from harness.store.folder import RunFolder
 from harness.supervisor import RunSummary, Supervisor
 from harness.tune.planning import FRESH_RUN_S
-from harness.tune.rows import PEAK_ALLOCATED, PEAK_RESERVED, Comparison, Outcome, Trial, TrialFigure
+from harness.tune.rows import PEAK_ALLOCATED, PEAK_RESERVED, Comparison, Trial, TrialFigure, TrialOutcome
 from harness.tune.trial_run import SOURCE, Interrupted, Watching, empty_trial, step_samples
 
 _POLL_S = 0.2
@@ -23,7 +23,7 @@ _POLL_S = 0.2
 _CONFIDENCE = 0.95
 
 
-class RunFigures(NamedTuple):
+class FreshFigures(NamedTuple):
     """The figures of one run: medians of its last steps, and the peaks of the whole run."""
 
     sample_ns: float
@@ -44,7 +44,7 @@ def compare_fresh(
     began_s = time.monotonic()
     context = change(baseline, {**comparison.context, "max_seconds": FRESH_RUN_S})
     arms = (context, change(context, comparison.changes))
-    rows: tuple[list[RunFigures], list[RunFigures]] = ([], [])
+    rows: tuple[list[FreshFigures], list[FreshFigures]] = ([], [])
     for pair in range(comparison.pairs):
         for arm in (0, 1) if pair % 2 == 0 else (1, 0):
             if watching.should_end():
@@ -53,19 +53,19 @@ def compare_fresh(
             run = _finish(supervisor, folder, watching)
             if run.step_ns is None or run.status.state is not RunState.FINISHED:
                 is_oom = run.status.state is RunState.OUT_OF_MEMORY
-                outcome = Outcome.OUT_OF_MEMORY if is_oom else Outcome.FAILED
+                outcome = TrialOutcome.OUT_OF_MEMORY if is_oom else TrialOutcome.FAILED
                 duration_s = time.monotonic() - began_s
                 return empty_trial(comparison, outcome, run.status.message, duration_s, estimated_s)
             of_step = step_samples(arms[arm].model_dump())
             peaks = run.peak_allocated_bytes, run.peak_reserved_bytes
-            rows[arm].append(RunFigures(run.step_ns / of_step, run.step_ns, *peaks))
+            rows[arm].append(FreshFigures(run.step_ns / of_step, run.step_ns, *peaks))
         watching.show(pair + 1)
     samples = (step_samples(arms[0].model_dump()), step_samples(arms[1].model_dump()))
     return Trial(
         comparison.stage,
         comparison.context,
         comparison.changes,
-        Outcome.MEASURED,
+        TrialOutcome.MEASURED,
         comparison.pairs,
         fresh_figures(*rows),
         samples,
@@ -77,7 +77,7 @@ def compare_fresh(
     )
 
 
-def fresh_figures(a: list[RunFigures], b: list[RunFigures]) -> tuple[TrialFigure, ...]:
+def fresh_figures(a: list[FreshFigures], b: list[FreshFigures]) -> tuple[TrialFigure, ...]:
     """Return the figures of pairs of runs, with Student's t interval of the mean logarithm of their ratios:
     there are too few for a rank test."""
     figures = [

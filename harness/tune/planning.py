@@ -17,7 +17,7 @@ from harness.records.measurement import LEAST_PAIRS, MOST_PAIRS, block_s
 from harness.records.run import DeviceKind
 from harness.settings.spec import SPECS
 from harness.tune.candidates import BATCH, DEVICE, Changes, batches, candidates, is_live
-from harness.tune.rows import Comparison, Goal, Outcome, Stage, Trial, Tune, gain, is_better
+from harness.tune.rows import Comparison, Goal, Trial, TrialOutcome, TrialStage, Tune, gain, is_better
 
 # Of the budget, for settings by themselves; the rest is for combinations.
 SINGLES_SHARE = 0.6
@@ -126,10 +126,10 @@ def check_result(tune: Tune) -> None:
 
 def single(tune: Tune, changes: Changes) -> Trial | None:
     """Return the newest trial of one setting by itself."""
-    return trial_of(tune, Stage.SINGLE, {}, changes)
+    return trial_of(tune, TrialStage.SINGLE, {}, changes)
 
 
-def trial_of(tune: Tune, stage: Stage, context: Changes, changes: Changes) -> Trial | None:
+def trial_of(tune: Tune, stage: TrialStage, context: Changes, changes: Changes) -> Trial | None:
     """Return the newest trial of a comparison."""
     key = (stage, dict(context), dict(changes))
     matches = [one for one in tune.trials if (one.stage, dict(one.context), dict(one.changes)) == key]
@@ -140,7 +140,7 @@ def best_singles(tune: Tune) -> list[Trial]:
     """Return the better ones of the settings by themselves, one value for each, the best first."""
     best: dict[str, Trial] = {}
     for trial in tune.trials:
-        if trial.stage is not Stage.SINGLE or single(tune, trial.changes) is not trial:
+        if trial.stage is not TrialStage.SINGLE or single(tune, trial.changes) is not trial:
             continue
         group = next(iter(trial.changes))
         if is_better(trial, tune.goal) and (
@@ -154,7 +154,7 @@ def combination(tune: Tune) -> Combination:
     """Return the best combination so far: the adopted changes, without settings that are not better on top of
     the others; or an earlier one that is better by its comparison with the baseline, as long as a setting
     compared since has not been combined."""
-    totals = [at for at, trial in enumerate(tune.trials, start=1) if trial.stage is Stage.TOTAL]
+    totals = [at for at, trial in enumerate(tune.trials, start=1) if trial.stage is TrialStage.TOTAL]
     earlier = [_combined(tune, tune._replace(trials=tune.trials[:at])) for at in totals]
     return max([_combined(tune, tune), *earlier], key=lambda combined: _gain(tune, combined))
 
@@ -163,7 +163,7 @@ def _combined(tune: Tune, then: Tune) -> Combination:
     """Return the combination of the state `then`, as far as it is better by all comparisons of `tune`."""
     adopted = _adopted(then)
     if len(adopted) > 1:
-        total = trial_of(tune, Stage.TOTAL, {}, merged([part.changes for part in adopted]))
+        total = trial_of(tune, TrialStage.TOTAL, {}, merged([part.changes for part in adopted]))
         if total is not None and not is_better(total, tune.goal):
             adopted = adopted[:1]
     return Combination(tuple(adopted))
@@ -171,7 +171,7 @@ def _combined(tune: Tune, then: Tune) -> Combination:
 
 def _gain(tune: Tune, combined: Combination) -> float:
     """Return the improvement over the baseline: as measured, else from the product of the parts."""
-    total = trial_of(tune, Stage.TOTAL, {}, combined.changes)
+    total = trial_of(tune, TrialStage.TOTAL, {}, combined.changes)
     if total is not None:
         return gain(total, tune.goal)
     sign = -1 if tune.goal is Goal.MEMORY else 1
@@ -183,11 +183,11 @@ def _adopted(tune: Tune) -> list[Trial]:
     adopted: list[Trial] = []
     for winner in best_singles(tune):
         context = merged([part.changes for part in adopted])
-        trial = winner if not adopted else trial_of(tune, Stage.FORWARD, context, winner.changes)
+        trial = winner if not adopted else trial_of(tune, TrialStage.FORWARD, context, winner.changes)
         if trial is not None and is_better(trial, tune.goal):
             adopted.append(trial)
     for part in adopted[:-1]:
-        trial = trial_of(tune, Stage.DROP, _without(adopted, part), part.changes)
+        trial = trial_of(tune, TrialStage.DROP, _without(adopted, part), part.changes)
         if trial is not None and not is_better(trial, tune.goal):
             adopted = [other for other in adopted if other is not part]
     return adopted
@@ -197,7 +197,7 @@ def _without(adopted: Sequence[Trial], part: Trial) -> dict[str, Any]:
     return merged([other.changes for other in adopted if other is not part])
 
 
-def _compared(stage: Stage, context: Changes, changes: Changes, pairs: int = LEAST_PAIRS) -> Comparison:
+def _compared(stage: TrialStage, context: Changes, changes: Changes, pairs: int = LEAST_PAIRS) -> Comparison:
     is_fresh = not is_live({**context, **changes})
     return Comparison(stage, dict(context), dict(changes), FRESH_PAIRS if is_fresh else pairs, is_fresh)
 
@@ -219,13 +219,13 @@ def _singles(tune: Tune) -> Iterator[Comparison]:
     rest = _next_batch(tune, _LEAST_GAIN)
     for changes in (*singles[:1], *promising, *singles[1:], *rest):
         if single(tune, changes) is None:
-            yield _compared(Stage.SINGLE, {}, changes)
+            yield _compared(TrialStage.SINGLE, {}, changes)
 
 
 def _comes_first(tune: Tune, doubled: Changes) -> bool:
     """Return whether a doubled batch is compared before the other settings."""
     is_first = doubled[BATCH] == 2 * tune.baseline.batch_size
-    duration_s = estimated_s(tune, _compared(Stage.SINGLE, {}, doubled))
+    duration_s = estimated_s(tune, _compared(TrialStage.SINGLE, {}, doubled))
     return is_first or duration_s <= _DOUBLING_SHARE * tune.budget_s
 
 
@@ -240,7 +240,7 @@ def _next_batch(tune: Tune, least_gain: float) -> Iterator[Changes]:
             yield changes
             return
         now = gain(trial, tune.goal)
-        if trial.outcome is not Outcome.MEASURED or now < (1 + before) * (1 + least_gain) - 1:
+        if trial.outcome is not TrialOutcome.MEASURED or now < (1 + before) * (1 + least_gain) - 1:
             return
         before = now
 
@@ -248,14 +248,14 @@ def _next_batch(tune: Tune, least_gain: float) -> Iterator[Changes]:
 def _repeats(tune: Tune) -> Iterator[Comparison]:
     """Yield inconclusive comparisons of settings that may be better, once more with as many pairs as their
     noise requires. The first result does not count then."""
-    singles = [trial for trial in tune.trials if trial.stage is Stage.SINGLE]
+    singles = [trial for trial in tune.trials if trial.stage is TrialStage.SINGLE]
     for trial in sorted(singles, key=lambda trial: -gain(trial, tune.goal)):
         main = trial.main
         if main is None or main.word is not Word.INCONCLUSIVE or main.more_pairs is None or trial.is_fresh:
             continue
         if sum(other.changes == trial.changes for other in singles) == 1:
             pairs = min(MOST_PAIRS, trial.pairs + main.more_pairs)
-            yield _compared(Stage.SINGLE, {}, trial.changes, pairs)
+            yield _compared(TrialStage.SINGLE, {}, trial.changes, pairs)
 
 
 def _combinations(tune: Tune) -> Iterator[Comparison]:
@@ -264,23 +264,23 @@ def _combinations(tune: Tune) -> Iterator[Comparison]:
     adopted: list[Trial] = []
     for winner in best_singles(tune):
         context = merged([part.changes for part in adopted])
-        trial = winner if not adopted else trial_of(tune, Stage.FORWARD, context, winner.changes)
+        trial = winner if not adopted else trial_of(tune, TrialStage.FORWARD, context, winner.changes)
         if trial is None:
-            yield _compared(Stage.FORWARD, context, winner.changes, winner.pairs)
+            yield _compared(TrialStage.FORWARD, context, winner.changes, winner.pairs)
         elif is_better(trial, tune.goal):
             adopted.append(trial)
     for part in adopted[:-1]:
         context = _without(adopted, part)
-        trial = trial_of(tune, Stage.DROP, context, part.changes)
+        trial = trial_of(tune, TrialStage.DROP, context, part.changes)
         if trial is None:
-            yield _compared(Stage.DROP, context, part.changes, part.pairs)
+            yield _compared(TrialStage.DROP, context, part.changes, part.pairs)
         elif not is_better(trial, tune.goal):
             adopted = [other for other in adopted if other is not part]
     if len(adopted) > 1:
         changes = merged([part.changes for part in adopted])
-        if trial_of(tune, Stage.TOTAL, {}, changes) is None:
+        if trial_of(tune, TrialStage.TOTAL, {}, changes) is None:
             pairs = max(LEAST_PAIRS, *(part.pairs for part in adopted if not part.is_fresh))
-            yield _compared(Stage.TOTAL, {}, changes, pairs)
+            yield _compared(TrialStage.TOTAL, {}, changes, pairs)
 
 
 def _devices(tune: Tune) -> Iterator[Comparison]:
@@ -288,8 +288,8 @@ def _devices(tune: Tune) -> Iterator[Comparison]:
     assert tune.device is not None
     changes = {DEVICE: DeviceKind.CPU.value}
     is_gpu = tune.device.kind is not DeviceKind.CPU
-    if is_gpu and _is_selected(tune, DEVICE) and trial_of(tune, Stage.DEVICE, {}, changes) is None:
-        yield _compared(Stage.DEVICE, {}, changes)
+    if is_gpu and _is_selected(tune, DEVICE) and trial_of(tune, TrialStage.DEVICE, {}, changes) is None:
+        yield _compared(TrialStage.DEVICE, {}, changes)
 
 
 def _step_s(tune: Tune, changes: Changes) -> float:
@@ -300,7 +300,7 @@ def _step_s(tune: Tune, changes: Changes) -> float:
     known = {tune.baseline.batch_size: tune.step_s or 0.0}
     for trial in tune.trials:
         times = trial.sample_ns
-        if trial.stage is Stage.SINGLE and BATCH in trial.changes and times is not None:
+        if trial.stage is TrialStage.SINGLE and BATCH in trial.changes and times is not None:
             known[trial.changes[BATCH]] = times[1] * trial.samples[1] / 1e9
     nearest = max((size for size in known if size <= batch), default=tune.baseline.batch_size)
     return float(known[nearest] * batch / nearest)
@@ -311,6 +311,6 @@ def _experience(tune: Tune) -> float:
     ratios = sorted(
         trial.duration_s / trial.estimated_s
         for trial in tune.trials
-        if trial.outcome is Outcome.MEASURED and trial.estimated_s > 0 and not trial.is_fresh
+        if trial.outcome is TrialOutcome.MEASURED and trial.estimated_s > 0 and not trial.is_fresh
     )
     return max(0.5, ratios[len(ratios) // 2]) if ratios else 1.0

@@ -11,7 +11,17 @@ from harness.settings.resolve import resolve
 from harness.settings.spec import SPECS, ValueKind, change, change_title
 from harness.tune.candidates import BATCH, safe_batch
 from harness.tune.planning import combination, single, trial_of, unmeasured
-from harness.tune.rows import PEAK_ALLOCATED, Goal, Outcome, Stage, Trial, TrialFigure, Tune, TuneState, gain
+from harness.tune.rows import (
+    PEAK_ALLOCATED,
+    Goal,
+    Trial,
+    TrialFigure,
+    TrialOutcome,
+    TrialStage,
+    Tune,
+    TuneState,
+    gain,
+)
 
 BASELINE = "baseline"
 NOT_COMPARED = "not compared"
@@ -24,7 +34,7 @@ _UNMEASURED = {
 }
 
 
-class Estimate(NamedTuple):
+class FigureEstimate(NamedTuple):
     """A figure with its 95 % interval; the baseline's is a point, since all others are relative to it."""
 
     value: float
@@ -32,7 +42,7 @@ class Estimate(NamedTuple):
     high: float
 
     @classmethod
-    def exactly(cls, value: float) -> "Estimate":
+    def exactly(cls, value: float) -> "FigureEstimate":
         """Return a figure without an interval."""
         return cls(value, value, value)
 
@@ -42,9 +52,9 @@ class RankedRow(NamedTuple):
 
     title: str
     changes: dict[str, Any]
-    samples_per_s: Estimate | None
-    step_ns: Estimate | None
-    peak_bytes: Estimate | None
+    samples_per_s: FigureEstimate | None
+    step_ns: FigureEstimate | None
+    peak_bytes: FigureEstimate | None
     # Relative to the baseline: "faster", "less memory", "inconclusive", …
     verdict: str
     is_winner: bool = False
@@ -103,7 +113,7 @@ def waterfall(tune: Tune) -> list[WaterfallBar]:
         after = rate * (1 + gain(part, Goal.THROUGHPUT))
         bars.append(WaterfallBar(change_title(part.changes), rate, after))
         rate = after
-    total = trial_of(tune, Stage.TOTAL, {}, best.changes)
+    total = trial_of(tune, TrialStage.TOTAL, {}, best.changes)
     if total is not None and len(best.parts) > 1:
         after = (1 + gain(total, Goal.THROUGHPUT)) * 1e9 / baseline_ns
         bars.append(WaterfallBar("interaction", rate, after))
@@ -135,8 +145,8 @@ def command_line(settings: Settings) -> str:
 def batch_sentence(tune: Tune) -> str:
     """Return a sentence on the largest safe batch, from the prediction and from measured errors."""
     tried = [trial for trial in tune.trials if BATCH in trial.changes]
-    ooms = [trial.changes[BATCH] for trial in tried if trial.outcome is Outcome.OUT_OF_MEMORY]
-    good = [trial.changes[BATCH] for trial in tried if trial.outcome is Outcome.MEASURED]
+    ooms = [trial.changes[BATCH] for trial in tried if trial.outcome is TrialOutcome.OUT_OF_MEMORY]
+    good = [trial.changes[BATCH] for trial in tried if trial.outcome is TrialOutcome.MEASURED]
     measured = f" Measured up to {max(good):,}." if good else ""
     if ooms:
         measured += f" Memory ran out at {min(ooms):,}."
@@ -170,15 +180,15 @@ def baseline_peak_bytes(tune: Tune) -> float | None:
 
 def device_trial(tune: Tune) -> Trial | None:
     """Return the comparison of the GPU with the CPU."""
-    return next((trial for trial in tune.trials if trial.stage is Stage.DEVICE), None)
+    return next((trial for trial in tune.trials if trial.stage is TrialStage.DEVICE), None)
 
 
 def _ranked_trials(tune: Tune) -> list[Trial]:
     """Return the newest trial of each setting by itself, and that of the best combination."""
-    trials = [t for t in tune.trials if t.stage is Stage.SINGLE and single(tune, t.changes) is t]
+    trials = [t for t in tune.trials if t.stage is TrialStage.SINGLE and single(tune, t.changes) is t]
     best = combination(tune)
     if len(best.parts) > 1:
-        total = trial_of(tune, Stage.TOTAL, {}, best.changes)
+        total = trial_of(tune, TrialStage.TOTAL, {}, best.changes)
         trials.append(best.parts[-1] if total is None else total)
     device = device_trial(tune)
     return trials if device is None else [*trials, device]
@@ -188,8 +198,8 @@ def _row(tune: Tune, trial: Trial, winner: dict[str, Any]) -> RankedRow:
     changes = {**trial.context, **trial.changes}
     title = change_title(changes)
     main, times, peak = trial.main, trial.sample_ns, trial.figure(PEAK_ALLOCATED)
-    if trial.outcome is not Outcome.MEASURED or main is None or times is None:
-        verdict = "out of memory" if trial.outcome is Outcome.OUT_OF_MEMORY else "failed"
+    if trial.outcome is not TrialOutcome.MEASURED or main is None or times is None:
+        verdict = "out of memory" if trial.outcome is TrialOutcome.OUT_OF_MEMORY else "failed"
         return RankedRow(title, changes, None, None, None, verdict, note=trial.message)
     # Arm A of a comparison in the same run as all others is the baseline, whose best estimate is of all.
     baseline_ns = times[0] if trial.context or trial.is_fresh else baseline_sample_ns(tune) or times[0]
@@ -197,14 +207,14 @@ def _row(tune: Tune, trial: Trial, winner: dict[str, Any]) -> RankedRow:
     step_samples = trial.samples[1]
     peak_bytes = None
     # The memory of another device is another memory.
-    if peak is not None and peak.before is not None and trial.stage is not Stage.DEVICE:
+    if peak is not None and peak.before is not None and trial.stage is not TrialStage.DEVICE:
         before = peak.before if trial.context or trial.is_fresh else baseline_peak_bytes(tune)
         peak_bytes = _applied(peak, before or peak.before)
     return RankedRow(
         title,
         changes,
-        Estimate(1e9 / sample_ns.value, 1e9 / sample_ns.high, 1e9 / sample_ns.low),
-        Estimate(*(ns * step_samples for ns in sample_ns)),
+        FigureEstimate(1e9 / sample_ns.value, 1e9 / sample_ns.high, 1e9 / sample_ns.low),
+        FigureEstimate(*(ns * step_samples for ns in sample_ns)),
         peak_bytes,
         main.word.value,
         is_winner=changes == winner,
@@ -219,18 +229,18 @@ def _baseline_row(tune: Tune, baseline_ns: float) -> RankedRow:
     return RankedRow(
         BASELINE,
         {},
-        Estimate.exactly(1e9 / baseline_ns),
-        Estimate.exactly(baseline_ns * samples),
-        None if peak_bytes is None else Estimate.exactly(peak_bytes),
+        FigureEstimate.exactly(1e9 / baseline_ns),
+        FigureEstimate.exactly(baseline_ns * samples),
+        None if peak_bytes is None else FigureEstimate.exactly(peak_bytes),
         "",
     )
 
 
-def _applied(figure: TrialFigure, before: float) -> Estimate:
+def _applied(figure: TrialFigure, before: float) -> FigureEstimate:
     assert figure.effect is not None
     assert figure.low is not None
     assert figure.high is not None
-    return Estimate(*(before * (1 + share) for share in (figure.effect, figure.low, figure.high)))
+    return FigureEstimate(*(before * (1 + share) for share in (figure.effect, figure.low, figure.high)))
 
 
 def _order(row: RankedRow, goal: Goal) -> float:

@@ -23,7 +23,7 @@ class Goal(StrEnum):
     MEMORY = "memory"
 
 
-class Stage(StrEnum):
+class TrialStage(StrEnum):
     """The purpose of a comparison."""
 
     # One setting by itself against the baseline.
@@ -38,7 +38,7 @@ class Stage(StrEnum):
     DEVICE = "device"
 
 
-class Outcome(StrEnum):
+class TrialOutcome(StrEnum):
     """The end of a comparison."""
 
     MEASURED = "measured"
@@ -59,7 +59,7 @@ class Comparison(NamedTuple):
     """A planned comparison: `context` are changes of the baseline in effect in both arms, `changes` those of
     arm B in addition. `pairs` are pairs of blocks, or of runs where `is_fresh`."""
 
-    stage: Stage
+    stage: TrialStage
     context: Mapping[str, Any]
     changes: Mapping[str, Any]
     pairs: int
@@ -95,10 +95,10 @@ class Trial(NamedTuple):
     """The result of a comparison. The first of `figures` is the time of a step, or of a sample where
     the batch sizes differ; `samples` are those of a step in either arm."""
 
-    stage: Stage
+    stage: TrialStage
     context: Mapping[str, Any]
     changes: Mapping[str, Any]
-    outcome: Outcome
+    outcome: TrialOutcome
     pairs: int
     figures: tuple[TrialFigure, ...]
     samples: tuple[int, int]
@@ -135,7 +135,7 @@ class Trial(NamedTuple):
         return next((figure for figure in self.figures if figure.name == name), None)
 
 
-class Progress(NamedTuple):
+class TrialProgress(NamedTuple):
     """The comparison in progress."""
 
     title: str
@@ -165,7 +165,7 @@ class Tune(NamedTuple):
     trials: tuple[Trial, ...] = ()
     # Ids of the runs it started.
     runs: tuple[str, ...] = ()
-    progress: Progress | None = None
+    progress: TrialProgress | None = None
     # Names of the settings to compare; empty for all.
     selected: tuple[str, ...] = ()
 
@@ -189,7 +189,7 @@ def is_better(trial: Trial, goal: Goal) -> bool:
     """Return whether arm B is better by its interval: faster, and not slower with all steps counted; or with
     a lower peak."""
     main, peak, rate = trial.main, trial.figure(PEAK_ALLOCATED), trial.figure(THROUGHPUT.name)
-    if trial.outcome is not Outcome.MEASURED or main is None:
+    if trial.outcome is not TrialOutcome.MEASURED or main is None:
         return False
     if goal is Goal.MEMORY:
         return peak is not None and peak.word is Word.LESS
@@ -200,6 +200,6 @@ def gain(trial: Trial, goal: Goal) -> float:
     """Return the improvement as a share: of samples/s, or of the peak's bytes; minus infinity without a
     figure."""
     figure = trial.figure(PEAK_ALLOCATED) if goal is Goal.MEMORY else trial.main
-    if figure is None or figure.effect is None or trial.outcome is not Outcome.MEASURED:
+    if figure is None or figure.effect is None or trial.outcome is not TrialOutcome.MEASURED:
         return float("-inf")
     return -figure.effect if goal is Goal.MEMORY else 1 / (1 + figure.effect) - 1

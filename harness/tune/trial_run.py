@@ -15,8 +15,8 @@ from harness.supervisor import RunSummary, Supervisor
 from harness.supervisor.measuring import Measurement, read_measurement
 from harness.tune.rows import (
     Comparison,
-    Outcome,
     Trial,
+    TrialOutcome,
     trial_figures,
 )
 
@@ -78,7 +78,7 @@ class WarmRun:
         RunStateError when the run has ended."""
         began_s = time.monotonic()
 
-        def failed(message: str, outcome: Outcome = Outcome.FAILED) -> Trial:
+        def failed(message: str, outcome: TrialOutcome = TrialOutcome.FAILED) -> Trial:
             duration_s = time.monotonic() - began_s
             return empty_trial(comparison, outcome, message, duration_s, estimated_s)
 
@@ -97,9 +97,9 @@ class WarmRun:
         if end is None and self.is_over:
             status = self._supervisor.status(self.folder)
             is_oom = status.state in (RunState.OUT_OF_MEMORY, RunState.KILLED)
-            return failed(status.message, Outcome.OUT_OF_MEMORY if is_oom else Outcome.FAILED)
+            return failed(status.message, TrialOutcome.OUT_OF_MEMORY if is_oom else TrialOutcome.FAILED)
         if end is not None and end.state == MeasurementEnd.OUT_OF_MEMORY:
-            return failed(_OUT_OF_MEMORY, Outcome.OUT_OF_MEMORY)
+            return failed(_OUT_OF_MEMORY, TrialOutcome.OUT_OF_MEMORY)
         if not figures:
             if end is not None and end.state == MeasurementEnd.STOPPED:
                 raise Interrupted
@@ -108,7 +108,7 @@ class WarmRun:
             comparison.stage,
             comparison.context,
             comparison.changes,
-            Outcome.MEASURED,
+            TrialOutcome.MEASURED,
             measurement.pairs,
             figures,
             self._samples(measurement),
@@ -182,7 +182,7 @@ class WarmRun:
 
 
 def empty_trial(
-    comparison: Comparison, outcome: Outcome, message: str, duration_s: float, estimated_s: float
+    comparison: Comparison, outcome: TrialOutcome, message: str, duration_s: float, estimated_s: float
 ) -> Trial:
     """Return a trial without figures."""
     return Trial(

@@ -16,7 +16,7 @@ from harness.supervisor import Supervisor
 from harness.tune.folder import TuneFolder
 from harness.tune.fresh import compare_fresh
 from harness.tune.planning import check_plan, check_result, estimated_s, next_comparison, unmeasured
-from harness.tune.rows import Comparison, Outcome, Progress, Trial, Tune, TuneState
+from harness.tune.rows import Comparison, Trial, TrialOutcome, TrialProgress, Tune, TuneState
 from harness.tune.trial_run import Interrupted, WarmRun, Watching, empty_trial
 from harness.words import clip, plural, span
 
@@ -128,7 +128,7 @@ class Tuner(Closing):
         estimate_s = estimated_s(self.tune, comparison)
 
         def show(pair: int) -> None:
-            progress = Progress(comparison.title, pair, comparison.pairs, began_unix_s, estimate_s)
+            progress = TrialProgress(comparison.title, pair, comparison.pairs, began_unix_s, estimate_s)
             if progress != self.tune.progress:
                 self._save(progress=progress)
 
@@ -146,7 +146,7 @@ class Tuner(Closing):
             if self._lost > _MOST_LOST:
                 raise
             status = self._supervisor.status(warm.folder)
-            return empty_trial(comparison, Outcome.FAILED, status.message, 0.0, estimate_s)
+            return empty_trial(comparison, TrialOutcome.FAILED, status.message, 0.0, estimate_s)
 
     def _compare_fresh(self, comparison: Comparison, estimate_s: float, watching: Watching) -> Trial:
         """Compare runs in fresh processes. The warm run ends before, because it would compete with them."""

@@ -15,7 +15,7 @@ from harness.settings.resolve import resolve
 from harness.tune.folder import TuneFolder, create_tune, tunes
 from harness.tune.launch import MORE_BUDGET_S, launch_tune, relaunch_tune
 from harness.tune.results import ranking, waterfall
-from harness.tune.rows import Goal, Progress, Tune, TuneState
+from harness.tune.rows import Goal, TrialProgress, Tune, TuneState
 from tests.app.conftest import Open, texts
 from tests.figure_schema import validate_figure
 from tests.supervision import lock_holder_process
@@ -58,7 +58,7 @@ def test_a_completed_tune_shows_ranking_winner_and_snippet(open_page: Open) -> N
 
 
 def test_a_tune_in_progress_can_be_stopped(open_page: Open) -> None:
-    progress = Progress("AMP bf16", 3, 8, 1.0, 10.0)
+    progress = TrialProgress("AMP bf16", 3, 8, 1.0, 10.0)
     folder = stored(DONE._replace(state=TuneState.RUNNING, progress=progress, message=""))
     with lock_holder_process(folder.alive):
         app = open_page("tune")

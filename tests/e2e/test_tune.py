@@ -15,7 +15,7 @@ from harness.settings.resolve import resolve
 from harness.store.home import Home
 from harness.supervisor import Supervisor
 from harness.tune.folder import TuneFolder, tunes
-from harness.tune.rows import Comparison, Outcome, Stage, TuneState
+from harness.tune.rows import Comparison, TrialOutcome, TrialStage, TuneState
 from harness.tune.trial_run import WarmRun, Watching
 from tests.supervision import ROOT, until
 
@@ -62,8 +62,8 @@ def test_a_tune_is_interrupted_with_its_results_and_resumes_after_them(tmp_path:
         assert (code, document["state"]) == (130, TuneState.STOPPED)
         first = document["comparisons"][0]
         assert (first["stage"], first["outcome"], first["changes"]) == (
-            Stage.SINGLE,
-            Outcome.MEASURED,
+            TrialStage.SINGLE,
+            TrialOutcome.MEASURED,
             {"amp": "bf16"},
         )
         assert first["figures"][0]["low"] < first["figures"][0]["high"]
@@ -94,8 +94,8 @@ def test_memory_that_runs_out_is_a_result_and_the_run_goes_on(tmp_path: Path) ->
     watching = Watching(lambda: False, lambda pairs: None)
     try:
         run.wait_until_warm(lambda: False)
-        trial = run.compare(Comparison(Stage.SINGLE, {}, {"batch_size": 16384}, 8), 1.0, watching)
-        assert (trial.outcome, trial.figures) == (Outcome.OUT_OF_MEMORY, ())
+        trial = run.compare(Comparison(TrialStage.SINGLE, {}, {"batch_size": 16384}, 8), 1.0, watching)
+        assert (trial.outcome, trial.figures) == (TrialOutcome.OUT_OF_MEMORY, ())
         assert not run.is_over
     finally:
         run.close()

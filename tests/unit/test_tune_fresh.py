@@ -3,14 +3,14 @@
 import pytest
 
 from harness.analysis.effect.measured import THROUGHPUT, Word
-from harness.tune.fresh import RunFigures, fresh_figures
+from harness.tune.fresh import FreshFigures, fresh_figures
 from harness.tune.rows import PEAK_ALLOCATED
 
 NOISE = (1.0, 1.004, 0.997, 1.002)
 
 
-def runs(sample_ns: float, peak_bytes: int | None = 100) -> list[RunFigures]:
-    return [RunFigures(sample_ns * share, 32 * sample_ns * share, peak_bytes, None) for share in NOISE]
+def runs(sample_ns: float, peak_bytes: int | None = 100) -> list[FreshFigures]:
+    return [FreshFigures(sample_ns * share, 32 * sample_ns * share, peak_bytes, None) for share in NOISE]
 
 
 def test_faster_runs_are_faster_per_sample_and_in_samples_per_second() -> None:
@@ -28,7 +28,7 @@ def test_the_same_runs_differ_by_nothing() -> None:
 
 
 def test_a_difference_within_the_noise_is_inconclusive() -> None:
-    noisy = [RunFigures(1000.0 * share, 1.0, None, None) for share in (0.8, 1.3, 0.9, 1.2)]
+    noisy = [FreshFigures(1000.0 * share, 1.0, None, None) for share in (0.8, 1.3, 0.9, 1.2)]
     assert fresh_figures(runs(1000.0), noisy)[0].word is Word.INCONCLUSIVE
 
 

@@ -21,7 +21,7 @@ from harness.tune.planning import (
     next_comparison,
     unmeasured,
 )
-from harness.tune.rows import Comparison, Goal, Outcome, Stage
+from harness.tune.rows import Comparison, Goal, TrialOutcome, TrialStage
 from harness.watch.measuring import BLOCK_NS, BLOCK_STEPS, DISCARDED_NS, DISCARDED_STEPS
 from tests.tune_factories import CPU, a_trial, a_tune, completed
 
@@ -101,7 +101,7 @@ def test_doubling_ends_when_a_larger_batch_gains_nothing() -> None:
 
 def test_small_gains_of_a_larger_batch_wait_for_the_other_settings() -> None:
     tune = completed(a_tune(largest_batch=5_000), lambda changes: (0.95 ** (_doublings(changes)), 1.0))
-    order = [next(iter(trial.changes)) for trial in tune.trials if trial.stage is Stage.SINGLE]
+    order = [next(iter(trial.changes)) for trial in tune.trials if trial.stage is TrialStage.SINGLE]
     assert order.count("batch_size") == 7
     assert set(order[-6:]) == {"batch_size"}
     assert not unmeasured(tune)
@@ -114,7 +114,7 @@ def _doublings(changes: Mapping[str, Any]) -> float:
 def test_memory_that_runs_out_ends_the_doubling_and_not_the_tune() -> None:
     tune = completed(a_tune(largest_batch=5_000), larger_batches_help, oom_batch=128)
     outcomes = {t.changes["batch_size"]: t.outcome for t in tune.trials if "batch_size" in t.changes}
-    assert outcomes == {64: Outcome.MEASURED, 128: Outcome.OUT_OF_MEMORY}
+    assert outcomes == {64: TrialOutcome.MEASURED, 128: TrialOutcome.OUT_OF_MEMORY}
     assert combination(tune).changes == {"batch_size": 64}
     assert not unmeasured(tune)
 
@@ -122,13 +122,13 @@ def test_memory_that_runs_out_ends_the_doubling_and_not_the_tune() -> None:
 def test_without_any_gain_the_baseline_stays_and_nothing_is_combined() -> None:
     tune = completed(a_tune(), nothing_helps)
     assert combination(tune).changes == {}
-    assert {trial.stage for trial in tune.trials} == {Stage.SINGLE}
+    assert {trial.stage for trial in tune.trials} == {TrialStage.SINGLE}
 
 
 def test_settings_are_adopted_only_if_they_help_on_top_of_the_others() -> None:
     tune = completed(a_tune(), bf16_and_workers_help)
     assert combination(tune).changes == {"amp": "bf16", "num_workers": 2}
-    forward = [dict(trial.changes) for trial in tune.trials if trial.stage is Stage.FORWARD]
+    forward = [dict(trial.changes) for trial in tune.trials if trial.stage is TrialStage.FORWARD]
     assert forward == [{"optimizer_impl": "foreach"}, {"num_workers": 2}]
 
 
@@ -136,8 +136,8 @@ def test_the_combination_is_compared_with_the_baseline_and_without_each_part() -
     tune = completed(a_tune(), bf16_and_workers_help)
     last = [(trial.stage, dict(trial.context), dict(trial.changes)) for trial in tune.trials[-2:]]
     assert last == [
-        (Stage.DROP, {"num_workers": 2}, {"amp": "bf16"}),
-        (Stage.TOTAL, {}, {"amp": "bf16", "num_workers": 2}),
+        (TrialStage.DROP, {"num_workers": 2}, {"amp": "bf16"}),
+        (TrialStage.TOTAL, {}, {"amp": "bf16", "num_workers": 2}),
     ]
 
 
@@ -145,7 +145,7 @@ def test_a_combination_that_is_not_confirmed_leaves_the_best_setting_alone() -> 
     tune = completed(a_tune(), bf16_and_workers_help)
     total = tune.trials[-1]
     slower = a_trial(next_comparison(a_tune()) or total, 1.2)._replace(  # type: ignore[arg-type]
-        stage=Stage.TOTAL, context={}, changes=total.changes
+        stage=TrialStage.TOTAL, context={}, changes=total.changes
     )
     assert combination(tune._replace(trials=(*tune.trials[:-1], slower))).changes == {"amp": "bf16"}
 
@@ -180,7 +180,7 @@ def test_slow_steps_and_large_batches_make_comparisons_longer() -> None:
 def test_a_gpu_is_compared_with_the_cpu_in_fresh_processes() -> None:
     settings = resolve({"model": "mlp", "device": "cuda:0"}).model_dump(mode="json")
     tune = completed(a_tune(GPU, settings=settings), nothing_helps)
-    device = [trial for trial in tune.trials if trial.stage is Stage.DEVICE]
+    device = [trial for trial in tune.trials if trial.stage is TrialStage.DEVICE]
     assert [(dict(trial.changes), trial.is_fresh) for trial in device] == [({"device": "cpu"}, True)]
 
 
@@ -221,7 +221,7 @@ def test_a_doubling_that_takes_long_comes_after_the_other_settings() -> None:
     tune = completed(
         a_tune(largest_batch=20_000, budget_s=300.0, selected=selected), larger_is_a_little_better
     )
-    changes = [trial.changes for trial in tune.trials if trial.stage is Stage.SINGLE]
+    changes = [trial.changes for trial in tune.trials if trial.stage is TrialStage.SINGLE]
     doublings = [at for at, change in enumerate(changes) if "batch_size" in change]
     workers = [at for at, change in enumerate(changes) if "num_workers" in change]
     assert [changes[at]["num_workers"] for at in workers] == [1, 2, 4]
@@ -237,10 +237,10 @@ def test_a_confirmed_combination_stands_until_a_later_setting_is_combined() -> N
 
     tune = completed(a_tune(selected=("amp", "num_workers")), bf16_and_workers_help)
     assert combination(tune).changes == {"amp": "bf16", "num_workers": 2}
-    later = Comparison(Stage.SINGLE, {}, {"num_workers": 4}, LEAST_PAIRS)
+    later = Comparison(TrialStage.SINGLE, {}, {"num_workers": 4}, LEAST_PAIRS)
     tune = tune._replace(trials=(*tune.trials, a_trial(later, 0.8)))
     assert combination(tune).changes == {"amp": "bf16", "num_workers": 2}
-    assert next_comparison(tune) == later._replace(stage=Stage.FORWARD, context={"amp": "bf16"})
+    assert next_comparison(tune) == later._replace(stage=TrialStage.FORWARD, context={"amp": "bf16"})
     assert combination(completed(tune, machine)).changes == {"amp": "bf16", "num_workers": 4}
 
 
@@ -250,7 +250,7 @@ def test_only_selected_settings_are_compared() -> None:
     assert unmeasured(tune) == []
     settings = resolve({"model": "mlp", "device": "cuda:0"}).model_dump(mode="json")
     of_device = completed(a_tune(GPU, settings=settings, selected=("device",)), nothing_helps)
-    assert [trial.stage for trial in of_device.trials] == [Stage.DEVICE]
+    assert [trial.stage for trial in of_device.trials] == [TrialStage.DEVICE]
 
 
 def test_a_selection_without_another_value_on_this_device_is_refused() -> None:

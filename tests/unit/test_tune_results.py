@@ -18,7 +18,7 @@ from harness.tune.results import (
     waterfall,
     winner_settings,
 )
-from harness.tune.rows import Stage, TuneState
+from harness.tune.rows import TrialStage, TuneState
 from tests.tune_factories import PEAK_BYTES, a_tune, completed
 
 
@@ -96,4 +96,4 @@ def test_the_document_has_the_ranking_the_winner_and_all_comparisons() -> None:
     assert document["winner"]["changes"] == {"amp": "bf16", "num_workers": 2}
     assert len(document["comparisons"]) == len(DONE.trials)
     assert document["ranking"][0]["peak_bytes"]["value"] == pytest.approx(0.7 * PEAK_BYTES)
-    assert [one["stage"] for one in document["comparisons"]][-1] == Stage.TOTAL
+    assert [one["stage"] for one in document["comparisons"]][-1] == TrialStage.TOTAL
