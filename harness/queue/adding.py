@@ -9,7 +9,7 @@ from harness.device.selector import kind_of, refuse_absent
 from harness.errors import StepscopeError, UsageError
 from harness.identity import new_nonce
 from harness.queue.files import queue_log, worker_lock, worker_output
-from harness.queue.starting import Work, check_work
+from harness.queue.starting import QueuedWork, check_work
 from harness.records import json as row_json
 from harness.records.queue import QueueRequest, QueueState
 from harness.records.script import ScriptOrigin
@@ -33,7 +33,7 @@ def add_model(
     """Append a run of a model of the catalog and return the id of the entry. The same `request_id` is added
     once. Raises UsageError as the start of a run does, HomeError, LogError."""
     refuse_absent(settings.device)
-    work = Work(settings, None)
+    work = QueuedWork(settings, None)
     return _add(home, work, name, settings.device, is_forced=is_forced, request_id=request_id)
 
 
@@ -43,12 +43,12 @@ def add_script(
     """Append a run of a script, which sees one device. Raises as `add_model`."""
     kind_of(device)
     refuse_absent(device)
-    return _add(home, Work(None, origin), name, device, is_forced=is_forced)
+    return _add(home, QueuedWork(None, origin), name, device, is_forced=is_forced)
 
 
 def _add(
     home: Home,
-    work: Work,
+    work: QueuedWork,
     name: str | None,
     device: str,
     *,

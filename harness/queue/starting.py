@@ -29,26 +29,26 @@ from harness.supervisor import Supervisor
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-class Work(NamedTuple):
+class QueuedWork(NamedTuple):
     """The work of an entry: the settings of a model, or the command of a script."""
 
     settings: Settings | None
     script: ScriptOrigin | None
 
 
-def read_work(row: QueueRow) -> Work:
+def read_work(row: QueueRow) -> QueuedWork:
     """Return the work of an entry. Raises SettingError when this version cannot read it."""
     try:
         if row.script is not None:
-            return Work(None, row_json.from_json(ScriptOrigin, row.script, ignore_unknown=True))
-        return Work(from_json(row.settings), None)
+            return QueuedWork(None, row_json.from_json(ScriptOrigin, row.script, ignore_unknown=True))
+        return QueuedWork(from_json(row.settings), None)
     except SettingError:
         raise
     except ValueError as error:
         raise SettingError("model", f"The entry cannot be read ({error}); add it again.") from None
 
 
-def check_work(work: Work) -> None:
+def check_work(work: QueuedWork) -> None:
     """Raise SettingError when the model, the script or its interpreter is not there any more."""
     if work.settings is not None:
         check_fit(work.settings)

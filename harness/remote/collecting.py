@@ -16,7 +16,7 @@ from harness import words
 from harness.errors import LogError, StepscopeError
 from harness.identity import identify_self, write_identity
 from harness.records.run import RunState
-from harness.remote.protocol import News, Node, NodeLostError, NodeRequest, NodeSilentError, Pull
+from harness.remote.protocol import News, NodeLostError, NodeRequest, NodeSilentError, Pull, RemoteNode
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.folder_handle import FolderHandle
@@ -28,7 +28,7 @@ PERIOD_S = 0.5
 _TIMEOUT_S = 5.0
 _EXIT_FAILED = 1
 
-StartNode = Callable[[NodeRequest], Node]
+StartNode = Callable[[NodeRequest], RemoteNode]
 
 
 class Collector:
@@ -81,7 +81,7 @@ class Collector:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, forward)
 
-    def _collect(self, node: Node, alive: Liveness, control: ControlLog, replica: LogReplica) -> int:
+    def _collect(self, node: RemoteNode, alive: Liveness, control: ControlLog, replica: LogReplica) -> int:
         while True:
             while self._signals:
                 node.signal(self._signals.pop(0))
@@ -96,7 +96,7 @@ class Collector:
                 return self._finish(news, replica)
             self._sleep(PERIOD_S if news.rows is None or news.rows.is_complete else 0.0)
 
-    def _pull(self, node: Node, control: ControlLog, replica: LogReplica) -> News:
+    def _pull(self, node: RemoteNode, control: ControlLog, replica: LogReplica) -> News:
         """Pass the commands on, and write what is new."""
         commands = control.commands(self._commands_read)
         rows = [command for _, command in commands]

@@ -47,7 +47,7 @@ class NodeSilentError(StepscopeError):
     """The node did not answer in time; it may yet."""
 
 
-class Node(Protocol):
+class RemoteNode(Protocol):
     """The connection to the node of one run."""
 
     def pull(self, request: Pull, timeout_s: float) -> News:

@@ -70,7 +70,7 @@ class RayCluster:
 
 
 class RayNode:
-    """A run in an actor of the cluster, `harness.remote.protocol.Node`."""
+    """A run in an actor of the cluster, `harness.remote.protocol.RemoteNode`."""
 
     def __init__(self, ray: Any, actor: Any) -> None:
         self._ray = ray
