@@ -18,5 +18,6 @@ def become(command: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
     try:
         os.execve(command[0], list(command), environ)
     except OSError as error:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         raise StepscopeError(f"The server could not be started: {error.strerror}.") from None
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -11,7 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from harness.cli import main
+from harness.cli.serving import become
 from harness.demo.writing import write
+from harness.errors import StepscopeError
 from harness.store.home import Home
 from harness.store.token import read_token
 from tests.guard_factories import NOBODY, fetch, needs_root, relay
@@ -33,6 +35,12 @@ def test_ctrl_c_while_the_server_is_imported_prints_nothing(home: Home) -> None:
         server.send_signal(signal.SIGINT)
         assert server.communicate(timeout=20) == ("", "")
     assert server.returncode == 130
+
+
+def test_ctrl_c_is_not_blocked_after_a_server_that_could_not_be_executed() -> None:
+    with pytest.raises(StepscopeError, match="could not be started"):
+        become(["/no/such/python"], {})
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 @pytest.fixture(scope="module")
