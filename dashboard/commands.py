@@ -1,6 +1,6 @@
 """Requests to a run: the callbacks of buttons and widgets, and the settings with pending requests.
 
-A rejection is one sentence, shown at the top of the page when it reruns.
+A rejection is one sentence, shown at the top of the page for some seconds.
 """
 
 import json

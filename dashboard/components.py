@@ -41,8 +41,8 @@ def plain(text: str) -> str:
 
 
 def show_problem() -> None:
-    """Draw the sentence of a rejected request, once."""
-    problem = state.take_problem()
+    """Draw the sentence of a rejected request."""
+    problem = state.problem()
     if problem is not None:
         st.error(plain(problem), icon=":material/error:")
 

@@ -390,10 +390,11 @@ def renew_start_token() -> None:
 
 
 def set_problem(sentence: str) -> None:
-    """Store a sentence to show once, at the top of the page."""
-    st.session_state[_PROBLEM] = sentence
+    """Store a sentence to show at the top of the page, for some seconds while the page is drawn anew."""
+    st.session_state[_PROBLEM] = (sentence, time.monotonic() + 6.0)
 
 
-def take_problem() -> str | None:
-    """Return and remove the sentence to show."""
-    return cast(str | None, st.session_state.pop(_PROBLEM, None))
+def problem() -> str | None:
+    """Return the sentence to show."""
+    sentence, until_s = st.session_state.get(_PROBLEM, (None, 0.0))
+    return sentence if time.monotonic() < until_s else None
