@@ -70,6 +70,7 @@ def test_a_healthy_run_gets_no_advice() -> None:
     assert suggest(run_evidence(some_steps(200), CPU, {"amp": "off"})) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "expected"),
     [

@@ -70,6 +70,7 @@ def test_a_server_that_hangs_is_left_after_the_time_limit(receiver: Receiver) ->
         Webhook(receiver.url, timeout_s=_SHORT_S).send(an_alert())
 
 
+@pytest.mark.slow
 def test_a_server_that_drips_its_answer_is_left_after_the_time_limit(receiver: Receiver) -> None:
     receiver.drips_s = _SHORT_S / 4
     webhook = Webhook(receiver.url, timeout_s=_SHORT_S)

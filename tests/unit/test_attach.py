@@ -186,6 +186,7 @@ finally:
     assert not [event for event in log.events if event.kind in (EventKind.ERROR, EventKind.WARNING)]
 
 
+@pytest.mark.slow
 def test_a_script_that_never_imports_torch_ends_without_a_word_on_torch(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import sys\nprint('torch' in sys.modules)\n")

@@ -39,6 +39,7 @@ def name_of(style: object) -> str:
     return " ".join(style) if isinstance(style, tuple) else ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES, ids=name_of)
 def test_a_script_trains_as_without_watch_and_its_steps_are_counted_and_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, style: tuple[str, ...]

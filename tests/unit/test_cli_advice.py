@@ -47,6 +47,7 @@ def test_advice_has_gain_evidence_reason_and_remedy(capsys: pytest.CaptureFixtur
     assert "By hand: Start the run with PYTORCH_ALLOC_CONF" in message
 
 
+@pytest.mark.slow
 def test_without_evidence_there_is_no_advice(capsys: pytest.CaptureFixture[str]) -> None:
     for key, steps in (
         ("amp", "1,000 steady-state steps"),

@@ -248,6 +248,7 @@ def test_a_sender_killed_in_the_middle_leaves_the_commands_before_it(folder: Run
         assert {command.kind for _, command in control.commands()} == {"set"}
 
 
+@pytest.mark.slow
 def test_the_first_senders_of_all_may_come_at_once(tmp_path: Path) -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)

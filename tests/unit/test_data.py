@@ -49,6 +49,7 @@ def open_for(key: str, folder: Path, **values: object) -> DataSource:
     return open_source(settings_for(key, folder, **values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", DATA)
 def test_a_batch_is_what_the_shape_says(key: str, tmp_path: Path) -> None:
     source = open_for(key, tmp_path)
@@ -81,6 +82,7 @@ def test_the_same_indices_give_the_same_batch_also_after_a_journey_to_a_worker(
     assert torch.equal(first.targets, again.targets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["digits", "shapes", "images", "stdlib-text", "text"])
 def test_a_sample_does_not_depend_on_its_neighbours(key: str, tmp_path: Path) -> None:
     source = open_for(key, tmp_path)
@@ -135,6 +137,7 @@ def test_a_shape_looks_the_same_at_twice_the_size(tmp_path: Path) -> None:
     assert (torch.nn.functional.avg_pool2d(large, 2) - small).abs().mean() < 0.01
 
 
+@pytest.mark.slow
 def test_the_standard_library_is_bounded_and_is_python(tmp_path: Path) -> None:
     source = open_for("stdlib-text", tmp_path, sequence_length=512)
     assert 1_000 < len(source) <= 8 * 2**20 // 512

@@ -97,6 +97,7 @@ print(device.read_allocator().free_bytes)
 """
 
 
+@pytest.mark.slow
 def test_holes_from_before_the_run_do_not_count_as_its_own() -> None:
     script = [sys.executable, "-c", _HOLES_CHILD]
     child = subprocess.run(script, capture_output=True, text=True, timeout=90, check=True)

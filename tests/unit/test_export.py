@@ -62,6 +62,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [ExportFormat.CSV, ExportFormat.JSONL, ExportFormat.PARQUET])
 def test_every_table_is_read_back_with_its_rows(tmp_path: Path, form: ExportFormat) -> None:
     exported = export_run(an_exported_run(), tmp_path, form)
@@ -169,6 +170,7 @@ def test_a_target_that_is_a_file_is_named(tmp_path: Path, capsys: pytest.Capture
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", list(ExportFormat))
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, form: ExportFormat) -> None:
     folder = write("steady", a_home(), steps=2_000)

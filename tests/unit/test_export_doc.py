@@ -46,6 +46,7 @@ def test_every_command_that_ends_succeeds(tmp_path: Path, monkeypatch: pytest.Mo
     assert [main(words) for words in commands] == [0] * 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [words for words in _commands() if words[0] in _SERVING])
 def test_every_command_that_serves_starts(words: list[str]) -> None:
     build_parser().parse_args(words)

@@ -119,6 +119,7 @@ print("words on the way", child.pid, file=sys.stderr, flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_takes_too_long_is_killed_with_all_it_started() -> None:
     code = f"{_LEAVES_A_SESSION}\nimport time; time.sleep(60)"
     began_s = time.monotonic()

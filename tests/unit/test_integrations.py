@@ -16,6 +16,7 @@ _LIGHTNING_WARNINGS = (
 )
 
 
+@pytest.mark.slow
 def test_a_hugging_face_trainer_has_its_steps_and_logs_and_the_bare_losses(tmp_path: Path) -> None:
     from stepscope.integrations import huggingface
     from tests.integration_factories import hugging_face_trainer

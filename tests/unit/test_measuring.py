@@ -55,6 +55,7 @@ def test_half_of_the_pairs_begin_with_either_arm_in_random_order() -> None:
     assert {balanced_orders(9, str(seed)).count((Arm.A, Arm.B)) for seed in range(50)} == {4, 5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step_ns", [STEP_NS, 100_000_000, 1_000_000])
 def test_a_block_has_thirty_steps_and_half_a_second_after_the_transition(step_ns: int) -> None:
     run = MeasuredRun()
@@ -92,6 +93,7 @@ def test_a_measurement_that_is_cut_into_again_and_again_ends(run: MeasuredRun) -
     assert run.workload.settings.amp == "off"
 
 
+@pytest.mark.slow
 def test_it_can_be_ended_at_any_moment_with_what_it_has() -> None:
     for steps in range(1, 400, 23):
         run = MeasuredRun()

@@ -81,6 +81,7 @@ def test_nothing_else_is_served(port: int) -> None:
     assert fetch(port, "/metrics", Host="evil.example").status == 403
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_named(port: int, tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "harness", "metrics", "--port", str(port), "--home", str(tmp_path)],

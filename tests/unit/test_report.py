@@ -115,6 +115,7 @@ def test_the_file_of_a_run_is_named_after_it(name: str, file: str) -> None:
     assert default_name(name) == file
 
 
+@pytest.mark.slow
 def test_a_report_is_written_and_overwritten_on_request_alone(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_report_is_written_and_overwritten_on_request_alone(
     assert len(path.read_text(encoding="utf-8")) == len(written)
 
 
+@pytest.mark.slow
 def test_a_report_that_cannot_be_written_leaves_nothing(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,6 +60,7 @@ def test_the_speed_of_the_machine_is_measured_beside_the_steps(tmp_path: Path) -
     assert len(work) <= 1 + last_ns / PERIOD_NS
 
 
+@pytest.mark.slow
 def test_nothing_of_ours_is_imported_by_it() -> None:
     program = """
 import sys

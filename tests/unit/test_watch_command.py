@@ -47,6 +47,7 @@ def _line(stream: IO[str] | None) -> str:
     return stream.readline()
 
 
+@pytest.mark.slow
 def test_an_alert_is_printed_posted_and_given_to_a_command(home: Home, run: LiveRun, tmp_path: Path) -> None:
     target = tmp_path / "said"
     with Receiver() as receiver:
@@ -61,6 +62,7 @@ def test_an_alert_is_printed_posted_and_given_to_a_command(home: Home, run: Live
     assert target.read_text() == "Out of memory, cnn-1: So it is.\n"
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_and_a_restart_repeats_nothing(home: Home, run: LiveRun) -> None:
     with a_watch(home) as watch:
         run.put(EventKind.LEAK)
@@ -74,6 +76,7 @@ def test_ctrl_c_ends_it_and_a_restart_repeats_nothing(home: Home, run: LiveRun) 
         assert again.wait(20) == 130
 
 
+@pytest.mark.slow
 def test_the_same_destinations_are_watched_for_once(home: Home) -> None:
     supervisor, options = Supervisor(home), AlertOptions(commands=("true",))
     with AlertService(supervisor, options, print):

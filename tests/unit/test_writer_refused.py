@@ -123,6 +123,7 @@ def test_a_disk_full_for_long_drops_the_oldest_steps_and_counts_them(path: Path,
     assert host.seq == 5_999
 
 
+@pytest.mark.slow
 def test_closing_on_a_full_disk_ends_in_time_and_leaves_a_sound_log(
     path: Path, source: Source, caplog: pytest.LogCaptureFixture
 ) -> None:
