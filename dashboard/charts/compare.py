@@ -8,7 +8,8 @@ import numpy as np
 
 from dashboard.buckets import EMPTY, Array, BucketTable, joined, of_steps
 from dashboard.charts import phases
-from dashboard.charts.axes import CONFIG, frame, line, x_axis, y_axis
+from dashboard.charts.axes import frame, line, x_axis, y_axis
+from dashboard.charts.panel import panel, panel_axis
 from dashboard.charts.theme import RUNS
 from harness import words
 from harness.analysis.compare.curves import CurveAxis, align, positions, step_time_bins
@@ -97,7 +98,7 @@ def figure(runs: Sequence[Compared], axis: CurveAxis = CurveAxis.STEP) -> dict[s
         max((float(np.nanmax(x)) for x in places), default=1.0),
     ]
     footer = "Mean per bucket of steps; for the peak, the maximum."
-    return _head(traces, layout, label, 460) | {"extent": extent, "footer": footer}
+    return panel(traces, layout, label, 460) | {"extent": extent, "footer": footer}
 
 
 def _traces(run: Compared, axis: CurveAxis, at: int) -> list[dict[str, Any]]:
@@ -137,8 +138,9 @@ def distribution(runs: Sequence[Compared]) -> dict[str, Any] | None:
         **_plain(runs, "spread"),
         "hovermode": "x unified",
         "showlegend": len(runs) > 1,
-        "xaxis": _axis("step time, ms") | {"hoverformat": ",.4g", "unifiedhovertitle": {"text": "%{x} ms"}},
-        "yaxis": _axis("share of steps, %") | {"rangemode": "tozero", "fixedrange": True, "nticks": 5},
+        "xaxis": panel_axis("step time, ms")
+        | {"hoverformat": ",.4g", "unifiedhovertitle": {"text": "%{x} ms"}},
+        "yaxis": panel_axis("share of steps, %") | {"rangemode": "tozero", "fixedrange": True, "nticks": 5},
     }
     label = "; ".join(
         f"{run.name} {words.duration(run.facts.timing.cpu.step.p50)}"
@@ -146,7 +148,7 @@ def distribution(runs: Sequence[Compared]) -> dict[str, Any] | None:
         if run.facts.timing is not None and run.facts.timing.cpu is not None
     )
     footer = "Steady-state steps; those beyond the last value share the last bin."
-    return _head(traces, layout, f"Distribution of step times, medians: {label}.", 290) | {"footer": footer}
+    return panel(traces, layout, f"Distribution of step times, medians: {label}.", 290) | {"footer": footer}
 
 
 def phase_bars(runs: Sequence[Compared]) -> dict[str, Any] | None:
@@ -182,12 +184,12 @@ def memory_bars(runs: Sequence[Compared]) -> dict[str, Any] | None:
         "barmode": "stack",
         "bargap": 0.34,
         "hovermode": "closest",
-        "xaxis": _axis("memory, GiB") | {"fixedrange": True, "rangemode": "tozero"},
-        "yaxis": _axis("") | {"autorange": "reversed", "fixedrange": True, "type": "category"},
+        "xaxis": panel_axis("memory, GiB") | {"fixedrange": True, "rangemode": "tozero"},
+        "yaxis": panel_axis("") | {"autorange": "reversed", "fixedrange": True, "type": "category"},
     }
     label = "Memory breakdown of the newest sample of each run, stacked."
     footer = "The newest sample of each run, between two steps; not its peak."
-    return _roomy(_head(traces, layout, label, 150 + 52 * len(measured)) | {"footer": footer})
+    return _roomy(panel(traces, layout, label, 150 + 52 * len(measured)) | {"footer": footer})
 
 
 def kind_bars(runs: Sequence[Compared]) -> dict[str, Any] | None:
@@ -212,15 +214,15 @@ def kind_bars(runs: Sequence[Compared]) -> dict[str, Any] | None:
         "barmode": "stack",
         "bargap": 0.34,
         "hovermode": "closest",
-        "xaxis": _axis("profiled time per step, ms") | {"fixedrange": True, "rangemode": "tozero"},
-        "yaxis": _axis("") | {"autorange": "reversed", "fixedrange": True, "type": "category"},
+        "xaxis": panel_axis("profiled time per step, ms") | {"fixedrange": True, "rangemode": "tozero"},
+        "yaxis": panel_axis("") | {"autorange": "reversed", "fixedrange": True, "type": "category"},
     }
     label = "Kinds of work per step in the newest profile of each run, stacked."
     clocks = {run.facts.profile.is_on_device for run in profiled if run.facts.profile is not None}
     footer = "Kernels on the device." if clocks == {True} else "Operators on the CPU."
     if len(clocks) == 2:
         footer = "Some profiles have kernels on the device, others operators on the CPU."
-    return _roomy(_head(traces, layout, label, 130 + 52 * len(profiled)) | {"footer": footer})
+    return _roomy(panel(traces, layout, label, 130 + 52 * len(profiled)) | {"footer": footer})
 
 
 def _kinds_ms(run: Compared) -> dict[str, float]:
@@ -282,28 +284,3 @@ def _roomy(head: dict[str, Any]) -> dict[str, Any]:
     """Give the names of runs the room they need beside the bars."""
     head["layout"]["yaxis"]["automargin"] = True
     return head
-
-
-def _axis(title: str) -> dict[str, Any]:
-    return {
-        "title": {"text": title, "standoff": 6, "font": {"size": 12, "color": "@muted"}},
-        "tickfont": {"color": "@muted"},
-        "gridcolor": "@grid",
-        "linecolor": "@axis",
-        "zeroline": False,
-    }
-
-
-def _head(data: Sequence[Any], layout: dict[str, Any], label: str, height: int) -> dict[str, Any]:
-    return {
-        "data": list(data),
-        "layout": {"shapes": [], "annotations": [], **layout},
-        "config": CONFIG,
-        "markers": [],
-        "extent": [0.0, 1.0],
-        "label": label,
-        "footer": "",
-        "last_step": None,
-        "height": height,
-        "fill": False,
-    }

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dashboard.charts.axes import CONFIG, frame, note
+from dashboard.charts.axes import frame, note
+from dashboard.charts.panel import panel, panel_axis
 from harness import words
 from harness.analysis.timing.phases import ClockTimes, Spread, StepPart, part_label
 
@@ -36,11 +37,12 @@ def stacked(bars: Sequence[ClockBar], revision: str) -> dict[str, Any]:
         "barmode": "stack",
         "bargap": 0.34,
         "hovermode": "closest",
-        "xaxis": _axis("mean time per step, ms") | {"range": [0, 1.02 * longest / _MS], "fixedrange": True},
-        "yaxis": _axis("") | {"autorange": "reversed", "fixedrange": True, "type": "category"},
+        "xaxis": panel_axis("mean time per step, ms")
+        | {"range": [0, 1.02 * longest / _MS], "fixedrange": True},
+        "yaxis": panel_axis("") | {"autorange": "reversed", "fixedrange": True, "type": "category"},
     }
     spoken = "; ".join(f"{bar.name} {words.duration(bar.times.step.mean)}" for bar in bars)
-    return _head(traces, layout, f"Phases of a step, stacked. {spoken}.", 86 + 52 * len(bars) + 44)
+    return panel(traces, layout, f"Phases of a step, stacked. {spoken}.", 86 + 52 * len(bars) + 44)
 
 
 def _stack(part: StepPart, bars: Sequence[ClockBar], names: Sequence[str]) -> dict[str, Any]:
@@ -99,14 +101,14 @@ def distribution(steps_ns: Sequence[int], step: Spread, revision: str) -> dict[s
         "showlegend": False,
         "hovermode": "closest",
         "margin": {"l": 58, "r": 16, "t": 40, "b": 40},
-        "xaxis": _axis("step time, ms") | {"fixedrange": True},
-        "yaxis": _axis("steps") | {"rangemode": "tozero", "fixedrange": True, "nticks": 5},
+        "xaxis": panel_axis("step time, ms") | {"fixedrange": True},
+        "yaxis": panel_axis("steps") | {"rangemode": "tozero", "fixedrange": True, "nticks": 5},
         "shapes": [_line(value / _MS) for _, value in marks],
         "annotations": _labels(marks, low, high),
     }
     spoken = ", ".join(f"{name} {words.duration(value)}" for name, value in marks)
     footer = f"{words.plural(beyond, 'step')} longer than {high:,.4g} ms in the last bar." if beyond else ""
-    return _head([trace], layout, f"Distribution of step times: {spoken}.", 262) | {"footer": footer}
+    return panel([trace], layout, f"Distribution of step times: {spoken}.", 262) | {"footer": footer}
 
 
 def _line(x: float) -> dict[str, Any]:
@@ -139,28 +141,3 @@ def _plain(revision: str) -> dict[str, Any]:
     layout["dragmode"] = False
     del layout["hoversubplots"]
     return layout
-
-
-def _axis(title: str) -> dict[str, Any]:
-    return {
-        "title": {"text": title, "standoff": 6, "font": {"size": 12, "color": "@muted"}},
-        "tickfont": {"color": "@muted"},
-        "gridcolor": "@grid",
-        "linecolor": "@axis",
-        "zeroline": False,
-    }
-
-
-def _head(data: Sequence[Any], layout: dict[str, Any], label: str, height: int) -> dict[str, Any]:
-    return {
-        "data": list(data),
-        "layout": {"shapes": [], "annotations": [], **layout},
-        "config": CONFIG,
-        "markers": [],
-        "extent": [0.0, 1.0],
-        "label": label,
-        "footer": "",
-        "last_step": None,
-        "height": height,
-        "fill": False,
-    }

@@ -4,7 +4,8 @@ baseline to the best settings."""
 from collections.abc import Sequence
 from typing import Any
 
-from dashboard.charts.axes import CONFIG, frame
+from dashboard.charts.axes import frame
+from dashboard.charts.panel import panel, panel_axis
 from harness import words
 from harness.tune.results import RankedRow, WaterfallBar
 
@@ -25,12 +26,12 @@ def front(rows: Sequence[RankedRow], revision: str) -> dict[str, Any] | None:
     ]
     layout = {
         **_layout(revision),
-        "xaxis": _axis("peak allocated, MiB"),
-        "yaxis": _axis("samples/s"),
+        "xaxis": panel_axis("peak allocated, MiB") | {"fixedrange": True},
+        "yaxis": panel_axis("samples/s") | {"fixedrange": True},
     }
     spoken = ", ".join(row.title for row in best)
     label = f"Samples/s against peak memory of {len(points)} sets of settings. Pareto front: {spoken}."
-    return _head([trace for trace in traces if trace["x"]], layout, label, 380)
+    return panel([trace for trace in traces if trace["x"]], layout, label, 380)
 
 
 def waterfall(bars: Sequence[WaterfallBar], revision: str) -> dict[str, Any] | None:
@@ -66,11 +67,13 @@ def waterfall(bars: Sequence[WaterfallBar], revision: str) -> dict[str, Any] | N
         "showlegend": False,
         "margin": {"l": 110, "r": 16, "t": 16, "b": 44},
         "bargap": 0.3,
-        "xaxis": _axis("samples/s") | {"range": [0, 1.3 * most]},
-        "yaxis": _axis("") | {"autorange": "reversed", "type": "category", "automargin": True},
+        "xaxis": panel_axis("samples/s") | {"fixedrange": True} | {"range": [0, 1.3 * most]},
+        "yaxis": panel_axis("")
+        | {"fixedrange": True}
+        | {"autorange": "reversed", "type": "category", "automargin": True},
     }
     spoken = ", ".join(f"{bar.title} {_bar_text(bar.before, bar.after)}" for bar in bars)
-    return _head([trace], layout, f"From the baseline to the best settings: {spoken}.", 90 + 42 * len(edges))
+    return panel([trace], layout, f"From the baseline to the best settings: {spoken}.", 90 + 42 * len(edges))
 
 
 def _color(bar: WaterfallBar) -> str:
@@ -134,29 +137,3 @@ def _layout(revision: str) -> dict[str, Any]:
     layout["dragmode"] = False
     del layout["hoversubplots"]
     return layout
-
-
-def _axis(title: str) -> dict[str, Any]:
-    return {
-        "title": {"text": title, "standoff": 6, "font": {"size": 12, "color": "@muted"}},
-        "tickfont": {"color": "@muted"},
-        "gridcolor": "@grid",
-        "linecolor": "@axis",
-        "zeroline": False,
-        "fixedrange": True,
-    }
-
-
-def _head(data: Sequence[Any], layout: dict[str, Any], label: str, height: int) -> dict[str, Any]:
-    return {
-        "data": list(data),
-        "layout": {"shapes": [], "annotations": [], **layout},
-        "config": CONFIG,
-        "markers": [],
-        "extent": [0.0, 1.0],
-        "label": label,
-        "footer": "",
-        "last_step": None,
-        "height": height,
-        "fill": False,
-    }
