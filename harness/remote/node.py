@@ -4,7 +4,6 @@ import ctypes
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -14,14 +13,13 @@ from platformdirs import user_data_dir
 
 from harness.closing import Closing
 from harness.errors import StepscopeError
-from harness.files.regular import private_opener
 from harness.identity import identify, new_nonce, write_identity
 from harness.remote.protocol import News, NodeRequest, Pull
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder, write_request
 from harness.store.replica import read_rows
 from harness.store.vital_signs import read_vital_signs
-from harness.supervisor.launch import Process, Spawn, child_environment, training_command
+from harness.supervisor.launch import Process, Spawn, child_environment, spawn, training_command
 
 # Another folder than the home: the first node is often the machine of the home.
 HOME_VARIABLE = "STEPSCOPE_NODE_HOME"
@@ -40,19 +38,10 @@ def node_home(environ: Mapping[str, str]) -> Path:
 def spawn_dependent(command: list[str], environ: Mapping[str, str], output: Path) -> Process:
     """Start `command` as `harness.supervisor.launch.spawn` does, except that it is ended (SIGTERM) with the
     thread that calls this: without its node nobody could stop it. Linux; elsewhere it goes on."""
-    with open(output, "ab", opener=private_opener) as stream:
-        return subprocess.Popen(
-            command,
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_end_with_parent() if sys.platform == "linux" else None,
-        )
+    return spawn(command, environ, output, _end_with_parent() if sys.platform == "linux" else None)
 
 
-def _end_with_parent() -> Callable[[], None]:
+def _end_with_parent() -> Callable[[], object]:
     prctl = ctypes.CDLL(None).prctl  # Before the fork: loading a library in the child could deadlock.
     return lambda: prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
@@ -60,7 +49,7 @@ def _end_with_parent() -> Callable[[], None]:
 class NodeRun(Closing):
     """One run on this node."""
 
-    def __init__(self, request: NodeRequest, home: Path, spawn: Spawn = spawn_dependent) -> None:
+    def __init__(self, request: NodeRequest, home: Path, start: Spawn = spawn_dependent) -> None:
         """Create the folder and start the training. Raises StepscopeError."""
         self._folder = RunFolder(home / "runs" / request.run_id)
         try:
@@ -70,7 +59,7 @@ class NodeRun(Closing):
             )
             nonce = new_nonce()
             environ = child_environment(os.environ, nonce)
-            self._process = spawn(training_command(self._folder), environ, self._folder.output)
+            self._process = start(training_command(self._folder), environ, self._folder.output)
         except OSError as error:
             raise StepscopeError(
                 f"No run can start in {self._folder.path} on {socket.gethostname()}: "

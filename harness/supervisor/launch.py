@@ -88,8 +88,14 @@ def child_environment(environ: Mapping[str, str], nonce: str) -> dict[str, str]:
     return child
 
 
-def spawn(command: list[str], environ: Mapping[str, str], output: Path) -> Process:
-    """Start `command` in a new session, with both streams appended to `output`. Raises OSError."""
+def spawn(
+    command: list[str],
+    environ: Mapping[str, str],
+    output: Path,
+    before_command: Callable[[], object] | None = None,
+) -> Process:
+    """Start `command` in a new session, with both streams appended to `output`. `before_command` is called in
+    the child. Raises OSError."""
     with open(output, "ab", opener=private_opener) as stream:
         return subprocess.Popen(
             command,
@@ -98,4 +104,5 @@ def spawn(command: list[str], environ: Mapping[str, str], output: Path) -> Proce
             stdout=stream,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=before_command,
         )
