@@ -95,11 +95,8 @@ def request_stop(folder: RunFolder) -> None:
 
 
 def _send(folder: RunFolder, kind: CommandKind, payload: dict[str, Any], source: str = _SOURCE) -> bool:
-    """Send a command; return False and show the reason if it is rejected.
-
-    Streamlit may run the callback of one click twice, when a busy page runs again before its end: the second
-    is ignored.
-    """
+    """Send a command; return False and show the reason if it is rejected. The same command within a second
+    is taken for the same click and not sent again."""
     if state.is_repeated((folder.run_id, kind, json.dumps(payload, sort_keys=True))):
         return True
     try:

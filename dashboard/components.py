@@ -3,11 +3,12 @@
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import streamlit as st
 
 from dashboard import state
+from dashboard.data.scalars import MOST_SCALARS
 from harness import words
 from harness.analysis.state import RunStatus
 from harness.errors import READ_ONLY
@@ -125,3 +126,19 @@ def share_bar(parts: Sequence[tuple[str, int]], whole_bytes: int) -> None:
         for name, size in shown
     ]
     st.html(f'<div class="ss-bar">{"".join(blocks)}</div><div class="ss-bar-legend">{"".join(legend)}</div>')
+
+
+def scalar_selection(
+    names: Sequence[str], key: str, width: int | Literal["stretch"] = "stretch"
+) -> list[str]:
+    """Draw the selection of logged scalars, each of which gets a panel; return those selected. `width` is in
+    pixels."""
+    return st.multiselect(
+        "Logged numbers, each in a panel",
+        names,
+        key=key,
+        format_func=words.printable,
+        max_selections=MOST_SCALARS,
+        placeholder="None selected",
+        width=width,
+    )

@@ -12,15 +12,14 @@ import streamlit as st
 
 from dashboard import state
 from dashboard.commands import pending_values, request_stop, send_command, send_setting
-from dashboard.components import plain, read_only_badge
+from dashboard.components import plain, read_only_badge, scalar_selection
 from dashboard.data.runs import RunView, read_only
-from dashboard.data.scalars import MOST_SCALARS, default_scalars
+from dashboard.data.scalars import default_scalars
 from dashboard.form import amp_unavailable_reason, setting_input, spec_of_declared, tooltip
 from harness.records.run import AmpMode, CommandKind, RunState
 from harness.records.script import DeclaredSetting, SettingValue
 from harness.settings.declaration import Group, Need
 from harness.settings.spec import SPECS, SettingSpec, ValueKind, unavailable_reason
-from harness.words import printable
 
 _AMP_WORDS = {AmpMode.OFF: "AMP off", AmpMode.BF16: "bf16", AmpMode.FP16: "fp16"}
 
@@ -302,15 +301,7 @@ def _scalars(run: str, names: Sequence[str]) -> None:
     shown = default_scalars(names) if selected is None else [name for name in selected if name in names]
     state.put(key, shown)
     with st.popover(f"Scalars · {len(shown)}", icon=":material/show_chart:", key="scalars"):
-        st.multiselect(
-            "Numbers that the script logged, each in a panel",
-            names,
-            key=key,
-            format_func=printable,
-            max_selections=MOST_SCALARS,
-            placeholder="None selected",
-            width=420,
-        )
+        scalar_selection(names, key, width=420)
 
 
 def _view() -> None:

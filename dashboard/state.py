@@ -1,4 +1,4 @@
-"""The state of a browser session: the only module with keys of session_state and query parameters.
+"""The state of a browser session: the only module with keys of widgets and query parameters.
 
 The run shown is in the address (`?run=…`), so that a page can be linked to and reloaded. Keys of the widgets
 of live settings are `set_<name>`, those of the form for a new run `new_<name>`.
@@ -8,14 +8,16 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import streamlit as st
 
 # How long the live page polls faster after a request.
 FAST_POLL_S = 5.0
-# A person does not click the same again so soon.
-_REPEATED_S = 1.0
+# The same command within this time is taken for the same click.
+_SAME_CLICK_S = 1.0
+# How long a rejected request stays on the page, which may run again at once.
+_PROBLEM_S = 6.0
 
 _RUN = "run"
 _RUNS = "runs"
@@ -23,11 +25,7 @@ _FAST_POLL_UNTIL = "hurry_until"
 _LAST_COMMAND = "last_command"
 _START_TOKEN = "start_token"
 _PROBLEM = "problem"
-_TICK = "tick"
-_MEMORY_TICK = "memory_tick"
-_TIMING_TICK = "timing_tick"
 _MEASURED_SETTING = "measured_setting"
-_ADVICE_TICK = "advice_tick"
 _PAGES = "pages"
 _LAST_RUN = "last_run"
 _STARTING = "starting"
@@ -89,44 +87,6 @@ class ChartWindow(StrEnum):
     def steps(self) -> int | None:
         """Number of newest steps; None for all."""
         return {ChartWindow.LAST_1K: 1_000, ChartWindow.LAST_5K: 5_000}.get(self)
-
-
-class Tick(NamedTuple):
-    """Data and drawing of the live page's last tick: the drawing is reused while the log is unchanged, and
-    the next tick reads only newer data."""
-
-    run: str
-    token: tuple[Any, ...]
-    read: Any
-    figure: bytes
-    cards: Sequence[Any]
-    alerts: Sequence[Any]
-
-
-class MemoryTick(NamedTuple):
-    """The last drawing of the Memory page, reused while the log is unchanged."""
-
-    token: tuple[Any, ...]
-    figure: bytes
-    drawing: Any
-
-
-class TimingTick(NamedTuple):
-    """Data and charts of the Profiler page's last tick, reused while the log is unchanged."""
-
-    token: tuple[Any, ...]
-    timing: Any
-    against: Any
-    phases: bytes
-    spread: bytes
-
-
-class AdviceTick(NamedTuple):
-    """The last advice with the state of its run, reused while the log is unchanged."""
-
-    token: tuple[Any, ...]
-    view: Any
-    result: Any
 
 
 def store_pages(pages: Mapping[str, Any]) -> None:
@@ -239,50 +199,10 @@ def is_repeated(command: tuple[str, ...]) -> bool:
     """Return whether the same command was sent less than a second ago, and remember this one."""
     before, sent_s = st.session_state.get(_LAST_COMMAND, (None, 0.0))
     now_s = time.monotonic()
-    if before == command and now_s - sent_s < _REPEATED_S:
+    if before == command and now_s - sent_s < _SAME_CLICK_S:
         return True
     st.session_state[_LAST_COMMAND] = (command, now_s)
     return False
-
-
-def last_tick() -> Tick | None:
-    """Return the live page's last tick."""
-    return st.session_state.get(_TICK)
-
-
-def store_tick(tick: Tick) -> None:
-    """Store the live page's last tick."""
-    st.session_state[_TICK] = tick
-
-
-def last_memory_tick() -> MemoryTick | None:
-    """Return the Memory page's last tick."""
-    return st.session_state.get(_MEMORY_TICK)
-
-
-def store_memory_tick(tick: MemoryTick) -> None:
-    """Store the Memory page's last tick."""
-    st.session_state[_MEMORY_TICK] = tick
-
-
-def last_timing() -> TimingTick | None:
-    """Return the Profiler page's last tick."""
-    return st.session_state.get(_TIMING_TICK)
-
-
-def store_timing(tick: TimingTick) -> None:
-    """Store the Profiler page's last tick."""
-    st.session_state[_TIMING_TICK] = tick
-
-
-def last_advice() -> AdviceTick | None:
-    """Return the last advice."""
-    return st.session_state.get(_ADVICE_TICK)
-
-
-def store_advice(tick: AdviceTick) -> None:
-    """Store the last advice."""
-    st.session_state[_ADVICE_TICK] = tick
 
 
 def measured_setting() -> str | None:
@@ -391,7 +311,7 @@ def renew_start_token() -> None:
 
 def set_problem(sentence: str) -> None:
     """Store a sentence to show at the top of the page, for some seconds while the page is drawn anew."""
-    st.session_state[_PROBLEM] = (sentence, time.monotonic() + 6.0)
+    st.session_state[_PROBLEM] = (sentence, time.monotonic() + _PROBLEM_S)
 
 
 def problem() -> str | None:

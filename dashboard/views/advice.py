@@ -5,7 +5,7 @@ from typing import Any
 
 import streamlit as st
 
-from dashboard import state
+from dashboard import ticks
 from dashboard.commands import send_settings, try_settings
 from dashboard.components import plain
 from dashboard.controls import disabled_reason
@@ -29,7 +29,7 @@ _HELP = (
 )
 
 
-def panel(tick: state.AdviceTick) -> None:
+def panel(tick: ticks.AdviceTick) -> None:
     """Draw the advice on a run; nothing while there are too few steps."""
     view, result = tick.view, tick.result
     if not result.suggestions and not result.requests and not result.outcomes:
@@ -56,16 +56,16 @@ def _nothing(result: AdviceResult) -> str:
     return f"nothing stands out in the last {words.plural(result.steps, 'steady-state step')}."
 
 
-def tick(view: RunView, stamp: tuple[int, ...]) -> state.AdviceTick:
+def tick(view: RunView, stamp: tuple[int, ...]) -> ticks.AdviceTick:
     """Return the advice as of the log's `stamp`: the last one if nothing is new."""
     requests = len(run_data.read_commands(view.folder))
     token = (view.folder.run_id, stamp, requests, view.status.state)
-    last = state.last_advice()
+    last = ticks.last_advice()
     if last is not None and last.token == token:
         return last
     now = view if view.status.state.is_over else run_data.read_view(view.folder)
-    made = state.AdviceTick(token, now, advice_data.read(now))
-    state.store_advice(made)
+    made = ticks.AdviceTick(token, now, advice_data.read(now))
+    ticks.store_advice(made)
     return made
 
 

@@ -8,11 +8,10 @@ import streamlit as st
 from dashboard import canvas, state
 from dashboard.charts import scalars as charts
 from dashboard.charts.compare import HOVERS, TITLES, Compared, along, text
-from dashboard.components import plain
+from dashboard.components import plain, scalar_selection
 from dashboard.data.compare import read_scalars_of, scalar_names
-from dashboard.data.scalars import MOST_SCALARS, default_scalars
+from dashboard.data.scalars import default_scalars
 from dashboard.view_models.live import scalar_of
-from harness import words
 from harness.analysis.compare.curves import CurveAxis
 
 
@@ -25,14 +24,7 @@ def scalar_curves(runs: Sequence[Compared], axis: CurveAxis) -> None:
     key = state.Key.COMPARED_SCALARS
     chosen = [name for name in st.session_state.get(key, default_scalars(names)) if name in names]
     st.session_state[key] = chosen
-    chosen = st.multiselect(
-        "Scalars, each in a panel",
-        names,
-        key=key,
-        format_func=words.printable,
-        max_selections=MOST_SCALARS,
-        placeholder="None selected",
-    )
+    chosen = scalar_selection(names, key)
     curves = [curve for at, run in enumerate(runs) for curve in _curves(run, at, axis, chosen)]
     if curves:
         revision = "/".join([axis.value, *(run.facts.run_id for run in runs), *chosen])

@@ -5,7 +5,7 @@ from datetime import datetime
 
 import streamlit as st
 
-from dashboard import canvas, state
+from dashboard import canvas, state, ticks
 from dashboard.components import (
     banner,
     device_words,
@@ -109,7 +109,7 @@ def _tick(view: RunView, drawn_for: tuple[object, ...], every_s: float | None) -
     canvas.live_plotly(tick.figure, key=state.Key.CHART)
 
 
-def _draw(view: RunView, token: Token) -> state.Tick | None:
+def _draw(view: RunView, token: Token) -> ticks.Tick | None:
     """Return the tick to draw: the last one if the log has nothing new, None before the first step.
 
     Raises LogError.
@@ -119,7 +119,7 @@ def _draw(view: RunView, token: Token) -> state.Tick | None:
     frozen = state.is_frozen()
     scalars = state.selected_scalars(view.folder.run_id)
     now = (token.log, zoom, window, phases, frozen, scalars)
-    last = state.last_tick()
+    last = ticks.last_tick()
     if last is not None and last.run == view.folder.run_id and last.token == now:
         return last
     before = last.read if last is not None and last.run == view.folder.run_id else None
@@ -129,8 +129,8 @@ def _draw(view: RunView, token: Token) -> state.Tick | None:
     drawn = live_view.draw(view, read, window, phases, datetime.now())
     holds = frozen and last is not None and last.run == view.folder.run_id and last.token[1:] == now[1:]
     packed = last.figure if holds and last is not None else canvas.pack_figure(drawn.chart)
-    tick = state.Tick(view.folder.run_id, now, read, packed, drawn.cards, drawn.alerts)
-    state.store_tick(tick)
+    tick = ticks.Tick(view.folder.run_id, now, read, packed, drawn.cards, drawn.alerts)
+    ticks.store_tick(tick)
     return tick
 
 

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from dashboard import canvas, state
+from dashboard import canvas, state, ticks
 from dashboard.charts import waterfall as waterfall_chart
 from dashboard.components import device_words, plain, show_problem
 from dashboard.data import memory as memory_data
@@ -139,16 +139,16 @@ def _tick(view: RunView, findings: Findings, drawn_for: tuple[object, ...], ever
         leak_list(drawing.leaks, view, findings.injected)
 
 
-def _draw(view: RunView, findings: Findings, run_token: tuple[object, ...]) -> state.MemoryTick:
+def _draw(view: RunView, findings: Findings, run_token: tuple[object, ...]) -> ticks.MemoryTick:
     """Return the tick to draw: the last one if nothing is new. Raises LogError."""
     zoom = state.chart_zoom(memory_view.revision(view), state.Key.MEMORY_CHART)
     token = (*run_token, zoom)
-    last = state.last_memory_tick()
+    last = ticks.last_memory_tick()
     if last is not None and last.token == token:
         return last
     drawn = memory_view.draw(view, memory_data.memory_series(view.folder, zoom), findings)
-    tick = state.MemoryTick(token, canvas.pack_figure(drawn.chart), drawn)
-    state.store_memory_tick(tick)
+    tick = ticks.MemoryTick(token, canvas.pack_figure(drawn.chart), drawn)
+    ticks.store_memory_tick(tick)
     return tick
 
 

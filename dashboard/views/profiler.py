@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from dashboard import canvas, state
+from dashboard import canvas, state, ticks
 from dashboard.charts import phases as charts
 from dashboard.charts import timing_cards
 from dashboard.components import device_words, plain, show_problem
@@ -94,7 +94,7 @@ def _judgement(view: RunView, drawn_for: tuple[int, ...], chosen: str, against: 
     if view.run is None:
         _waiting(view)
         return
-    tick = state.last_timing()
+    tick = ticks.last_timing()
     token = (view.folder.run_id, timing_data.stamp(view.folder), chosen, against)
     if tick is None or tick.token != token:
         try:
@@ -115,7 +115,7 @@ def _judgement(view: RunView, drawn_for: tuple[int, ...], chosen: str, against: 
 def _tables(view: RunView, chosen: str, against: str | None) -> None:
     """Draw the charts and tables of the last data read by `_judgement`. A fragment of its own, so that the
     section between the two is not redrawn with every tick."""
-    tick = state.last_timing()
+    tick = ticks.last_timing()
     if tick is not None and (tick.token[0], *tick.token[2:]) == (view.folder.run_id, chosen, against):
         _charts(tick)
         overhead.line(view)
@@ -123,7 +123,7 @@ def _tables(view: RunView, chosen: str, against: str | None) -> None:
 
 def _read(
     view: RunView, chosen: str, against: str | None, token: tuple[object, ...]
-) -> state.TimingTick | None:
+) -> ticks.TimingTick | None:
     """Read and draw new data. Raises LogError."""
     timing = timing_data.read(view, chosen)
     if timing is None:
@@ -137,8 +137,8 @@ def _read(
         figure = charts.distribution(timing.run.steps_ns, times.cpu.step, revision)
         spread = canvas.pack_figure(figure)
     stacked = canvas.pack_figure(charts.stacked(bars, revision)) if bars else b""
-    tick = state.TimingTick(token, timing, baseline, stacked, spread)
-    state.store_timing(tick)
+    tick = ticks.TimingTick(token, timing, baseline, stacked, spread)
+    ticks.store_timing(tick)
     return tick
 
 
@@ -172,7 +172,7 @@ def _cards(timing: RangeTiming) -> None:
         canvas.live_cards(timing_cards.cards(source), key=state.Key.TIMING_CARDS)
 
 
-def _charts(tick: state.TimingTick) -> None:
+def _charts(tick: ticks.TimingTick) -> None:
     timing: RangeTiming = tick.timing
     baseline: RangeTiming | None = tick.against
     if tick.phases:

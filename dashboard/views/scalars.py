@@ -4,10 +4,10 @@ import streamlit as st
 
 from dashboard import canvas, state
 from dashboard.charts import scalars as charts
+from dashboard.components import scalar_selection
 from dashboard.data.runs import RunView
-from dashboard.data.scalars import MOST_SCALARS, losses_first, read_all
+from dashboard.data.scalars import losses_first, read_all
 from dashboard.view_models.live import scalar_of
-from harness import words
 from harness.store.reader import LogReader
 
 
@@ -19,14 +19,7 @@ def scalar_chart(view: RunView) -> bool:
             return False
         key = state.scalars_key(view.folder.run_id)
         st.session_state.setdefault(key, losses_first(names))
-        chosen = st.multiselect(
-            "Scalars, each in a panel",
-            names,
-            key=key,
-            format_func=words.printable,
-            max_selections=MOST_SCALARS,
-            placeholder="None selected",
-        )
+        chosen = scalar_selection(names, key)
         series = read_all(reader.script, chosen)
     if series:
         revision = "/".join([view.folder.run_id, *chosen])
