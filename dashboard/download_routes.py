@@ -1,15 +1,15 @@
 """The routes that answer the links to downloads."""
 
-import os
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from tempfile import mkstemp
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from os import fstat
+from tempfile import TemporaryFile, gettempdir
+from typing import IO
 from urllib.parse import quote
 
-from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from dashboard.data.captures import captured
@@ -21,6 +21,7 @@ from harness.store.folder import RunFolder
 from harness.supervisor import Supervisor
 
 _BAD_REQUEST, _NOT_FOUND, _FAILED = 400, 404, 500
+_PART_BYTES = 1 << 20
 
 
 def download_routes(at: Callable[[str], str], supervisor: Callable[[], Supervisor]) -> list[Route]:
@@ -45,28 +46,16 @@ def download_routes(at: Callable[[str], str], supervisor: Callable[[], Superviso
         folders = find(request.query_params.getlist("run"))
         if not folders:
             return _text("No run is named.", _BAD_REQUEST)
-        path = _temporary()
-        try:
-            with path.open("wb") as file:
-                zip_runs(folders, form, file)
-        except BaseException:
-            path.unlink()
-            raise
         name = folders[0].run_id if len(folders) == 1 else f"stepscope-{len(folders)}-runs"
-        return FileResponse(
-            path,
-            filename=f"{name}.{form.value}.zip",
-            media_type="application/zip",
-            background=BackgroundTask(path.unlink, missing_ok=True),
-        )
+        return _sent(_zipped(folders, form), f"{name}.{form.value}.zip")
 
     def report(request: Request) -> Response:
         folders = find(request.query_params.getlist("run"))
         if not folders:
             return _text("No run is named.", _BAD_REQUEST)
-        name = quote(f"stepscope-{'-'.join(folder.run_id for folder in folders[:2])}.html")
-        attachment = {"Content-Disposition": f"attachment; filename*=utf-8''{name}"}
-        return Response(report_of(supervisor(), folders), media_type="text/html", headers=attachment)
+        name = f"stepscope-{'-'.join(folder.run_id for folder in folders[:2])}.html"
+        headers = {"Content-Disposition": _attachment(name)}
+        return Response(report_of(supervisor(), folders), media_type="text/html", headers=headers)
 
     return [
         _route(at(f"{CAPTURES}/{{run}}/{{file}}"), capture),
@@ -87,10 +76,36 @@ def _route(path: str, answer: Callable[[Request], Response]) -> Route:
     return Route(path, answered, methods=["GET"])
 
 
-def _temporary() -> Path:
-    descriptor, name = mkstemp(prefix="stepscope-", suffix=".zip")
-    os.close(descriptor)
-    return Path(name)
+def _zipped(folders: Sequence[RunFolder], form: ExportFormat) -> IO[bytes]:
+    """Return an open file, at its begin, that the system removes once it is closed. Raises StepscopeError."""
+    try:
+        with ExitStack() as stack:
+            file = stack.enter_context(TemporaryFile(prefix="stepscope-"))
+            zip_runs(folders, form, file)
+            file.seek(0)
+            stack.pop_all()
+            return file
+    except OSError as error:
+        raise StepscopeError(
+            f"The tables cannot be written to {gettempdir()}: {error.strerror or error}. Free space there, "
+            f"or export in a shell: stepscope export {folders[0].run_id}"
+        ) from None
+
+
+def _sent(file: IO[bytes], name: str) -> Response:
+    """Return the answer that sends `file` in parts under `name`, and closes it."""
+    headers = {"Content-Disposition": _attachment(name), "Content-Length": str(fstat(file.fileno()).st_size)}
+    return StreamingResponse(_parts(file), media_type="application/zip", headers=headers)
+
+
+def _parts(file: IO[bytes]) -> Iterator[bytes]:
+    with file:  # Closed also where the reader goes away: the generator ends with it.
+        while part := file.read(_PART_BYTES):
+            yield part
+
+
+def _attachment(name: str) -> str:
+    return f"attachment; filename*=utf-8''{quote(name)}"
 
 
 def _text(message: str, status: int) -> PlainTextResponse:
