@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.oom.error import is_from_worker, read_error, tensor_bytes
 from harness.analysis.oom.explain import explain
 from harness.analysis.oom.fit import _cap, fit
 from harness.analysis.oom.report import (
@@ -320,72 +319,6 @@ def test_the_text_leaves_out_what_is_not_known() -> None:
     assert "Largest live allocations" not in text
     assert "Recent steps" not in text
     assert "used by other processes" not in text
-
-
-CUDA_TEXT = (
-    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.11 GiB of which "
-    "1.23 GiB is free. Process 1234 has 20.00 GiB memory in use. Process 7 has 512.00 MiB memory in use. "
-    "Including non-PyTorch memory, this process has 57.00 GiB memory in use. Of the allocated memory "
-    "56.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
-)
-
-
-def test_the_numbers_in_cudas_error_are_read() -> None:
-    result = read_error(CUDA_TEXT)
-    assert result.requested_bytes == int(2.5 * GIB)
-    assert result.total_bytes == int(79.11 * GIB)
-    assert result.free_bytes == int(1.23 * GIB)
-    assert result.process_bytes == 57 * GIB
-    assert result.others_bytes == 20 * GIB + 512 * MIB
-
-
-@pytest.mark.parametrize(
-    ("text", "requested_bytes"),
-    [
-        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 402653184 bytes. Er", 402653184),
-        ("Unable to allocate 1.50 GiB for an array with shape (3, 4) and data type float32", int(1.5 * GIB)),
-        ("CUDA error: out of memory", None),
-        (
-            "MPS backend out of memory (MPS allocated: 1 GiB). Tried to allocate 3.50 GiB on priva",
-            int(3.5 * GIB),
-        ),
-        ("MPS backend out of memory (MPS allocated: 3.11 GB). Tried to allocate 720.00 MB on", 720 * MIB),
-        ("", None),
-    ],
-)
-def test_the_size_asked_for_is_read_where_it_is_said(text: str, requested_bytes: int | None) -> None:
-    assert read_error(text) == (requested_bytes, None, None, None, None)
-
-
-@pytest.mark.parametrize(
-    ("device", "error_bytes", "between"),
-    [
-        (DeviceKind.CUDA, 2 * MIB, (1, MIB)),
-        (DeviceKind.CUDA, 20 * MIB, (MIB, 10 * MIB)),
-        (DeviceKind.CUDA, 512 * MIB, (510 * MIB, 512 * MIB)),
-        (DeviceKind.XPU, 20 * MIB, (MIB, 10 * MIB)),
-        (DeviceKind.MPS, 20 * MIB, (20 * MIB, 20 * MIB)),
-        (DeviceKind.CPU, 20 * MIB, (20 * MIB, 20 * MIB)),
-    ],
-)
-def test_an_error_names_a_segment_on_cuda_and_a_tensor_on_the_cpu(
-    device: DeviceKind, error_bytes: int, between: tuple[int, int]
-) -> None:
-    assert tensor_bytes(error_bytes, device) == between
-
-
-def test_the_numbers_in_intels_error_are_read() -> None:
-    result = read_error(
-        "XPU out of memory. Tried to allocate 34.00 MiB. GPU 0 has a total capacity of 11.93 GiB of which "
-        "34.20 MiB is free. Of the allocated memory 10.80 GiB is allocated by PyTorch."
-    )
-    assert (result.requested_bytes, result.total_bytes) == (34 * MIB, int(11.93 * GIB))
-    assert result.free_bytes == int(34.2 * MIB)
-
-
-def test_an_error_out_of_a_worker_is_known_by_its_text() -> None:
-    assert is_from_worker("Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback")
-    assert not is_from_worker(CUDA_TEXT)
 
 
 def test_the_docs_name_every_verdict_in_its_order_and_every_policy() -> None:

@@ -91,7 +91,7 @@ def test_a_summary_names_the_module_of_a_script_outside_of_a_repository(home: Ho
 
 
 def test_a_list_names_a_script_without_its_folder() -> None:
-    assert an_origin()._replace(command="/home/me/work/train.py").short_command == "train.py"
+    assert an_origin()._replace(command="/home/me/project/train.py").short_command == "train.py"
     assert an_origin()._replace(command="-m package.train").short_command == "-m package.train"
 
 

@@ -1,0 +1,118 @@
+"""The public package in a notebook, and in place of a TensorBoard writer."""
+
+import sys
+from collections.abc import Callable
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import stepscope
+from harness.records.run import CommandKind, RunState
+from tests.api_factories import (
+    ENOUGH_STEPS,
+    SmallTraining,
+    folder_of,
+    log_of,
+    scalar,
+    send,
+    watch,
+)
+
+
+@pytest.fixture
+def training() -> SmallTraining:
+    return SmallTraining()
+
+
+def test_a_summary_writer_writes_into_the_run(training: SmallTraining, tmp_path: Path) -> None:
+    with watch(training, tmp_path) as run:
+        writer = stepscope.SummaryWriter("runs/exp1")
+        writer.add_scalar("Loss/train", torch.tensor(0.5), 100)
+        writer.add_scalars("lr", {"head": 0.1, "body": 0.01}, global_step=7)
+        training.train(run.steps(training.loader))
+        writer.add_scalar("plain", 2)
+        with pytest.raises(ValueError, match=r"global_step cannot be 1\.5"):
+            writer.add_scalar("plain", 2, 1.5)  # type: ignore[arg-type]
+        writer.flush()
+        writer.close()
+    assert scalar(tmp_path, "Loss/train") == [(100, 0.5)]
+    assert (scalar(tmp_path, "lr/head"), scalar(tmp_path, "lr/body")) == ([(7, 0.1)], [(7, 0.01)])
+    assert scalar(tmp_path, "plain") == [(8, 2.0)]
+
+
+def test_a_summary_writer_without_a_run_says_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match=r"no run to write to; call stepscope\.watch"):
+        stepscope.SummaryWriter()
+
+
+def test_a_run_links_to_its_page_in_a_notebook(training: SmallTraining, tmp_path: Path) -> None:
+    with watch(training, tmp_path, "mine") as run:
+        assert f'href="http://localhost:8501/live?run={folder_of(tmp_path).run_id}"' in run._repr_html_()
+
+
+class FakeNotebook:
+    """Stands in for the shell and the display of IPython, which is also the module."""
+
+    def __init__(self) -> None:
+        self.displayed: list[object] = []
+        self.after_cell: list[Callable[..., None]] = []
+        self.events = self
+
+    def get_ipython(self) -> "FakeNotebook":
+        return self
+
+    def display(self, thing: object) -> None:
+        self.displayed.append(thing)
+
+    def register(self, _event: str, function: Callable[..., None]) -> None:
+        self.after_cell.append(function)
+
+    def unregister(self, _event: str, function: Callable[..., None]) -> None:
+        self.after_cell.remove(function)
+
+    def end_cell(self) -> None:
+        for function in list(self.after_cell):
+            function(None)
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> FakeNotebook:
+    fake = FakeNotebook()
+    module: Any = fake
+    monkeypatch.setitem(sys.modules, "IPython", module)
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    return fake
+
+
+def test_a_notebook_shows_the_link_and_a_cell_can_be_run_again(
+    training: SmallTraining, tmp_path: Path, notebook: FakeNotebook, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = watch(training, tmp_path / "first")
+    training.train(first.steps(training.loader))
+    notebook.end_cell()
+    with watch(training, tmp_path / "again") as again:
+        training.train(again.steps(training.loader))
+    notebook.end_cell()
+    assert notebook.displayed == [first, again]
+    assert capsys.readouterr().err == ""
+    assert notebook.after_cell == []
+    for home in ("first", "again"):
+        with log_of(tmp_path / home) as log:
+            assert (log.run().state, len(log.last_steps(100))) == (RunState.FINISHED, 8)
+
+
+def test_a_stop_that_interrupts_a_cell_ends_the_run(
+    training: SmallTraining, tmp_path: Path, notebook: FakeNotebook
+) -> None:
+    run = watch(training, tmp_path)
+    send(tmp_path, CommandKind.STOP)
+    with pytest.raises(KeyboardInterrupt):
+        training.train(islice(cycle(training.loader), ENOUGH_STEPS))
+    assert run.is_stopped
+    notebook.end_cell()
+    with log_of(tmp_path) as log:
+        assert log.run().state == RunState.STOPPED
+    assert notebook.after_cell == []
