@@ -24,7 +24,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The browser first, then other whole runs: what takes long is not left for one worker to end with.
-    Tests marked `gpu` or `ray` run only when asked for by name: `pytest -m gpu`."""
+    Tests marked `gpu` or `ray` run only if they are named: `pytest -m gpu`."""
     items.sort(key=lambda item: (item.get_closest_marker("browser") is None, "/e2e/" not in item.nodeid))
     unnamed = [mark for mark in ("gpu", "ray") if mark not in config.option.markexpr]
     needing = [item for item in items if any(map(item.get_closest_marker, unnamed))]

@@ -52,7 +52,7 @@ def main(mode: str, folder: RunFolder) -> int:
                 message = any(command.kind == CommandKind.STOP for _, command in requests.commands())
                 if mode == "finish" or (message and mode == "obey"):
                     state = RunState.FINISHED if mode == "finish" else RunState.STOPPED
-                    log.finish(state, f"{state.value.capitalize()} as told.", time.time_ns())
+                    log.finish(state, f"{state.value.capitalize()} on request.", time.time_ns())
                     return 0
                 time.sleep(0.02)
 

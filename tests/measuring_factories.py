@@ -105,7 +105,7 @@ def write_measured_log(
     run: RunRow | None = None,
     more_rows: Sequence[Row] = (),
 ) -> None:
-    """Write a log with one measurement of bf16, whose steps take `ratio` times as long, of at most `planned`
+    """Write a log with one measurement of bf16 with steps `ratio` times as long, of at most `planned`
     pairs."""
     rows: list[StepRow] = [a_step(step) for step in range(1, 40)]
     before, after = json.dumps({"amp": "off"}), json.dumps({"amp": "bf16"})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-# Imports packages one after the other, and prints each with what has been imported by then.
+# Imports packages one after the other, and prints each with all imports up to it.
 _IMPORT_ALL = """
 import importlib, pkgutil, sys
 for package in sys.argv[1:]:

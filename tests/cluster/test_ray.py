@@ -35,7 +35,7 @@ _COST_S = 20.0
 
 
 class RayBench:
-    """A home, and a cluster whose nodes have their runs in a folder of their own."""
+    """A home, and a cluster of nodes with their runs in a folder of their own."""
 
     def __init__(self, cluster: Any, path: Path) -> None:
         self.cluster = cluster
@@ -195,7 +195,7 @@ def test_a_training_ends_with_its_collector(ray: RayBench, runs: list[RunFolder]
     assert collector is not None
     os.kill(collector.pid, signal.SIGKILL)
     until(training.is_running, lambda running: not running)
-    # Its parent, the collector of the first try, has ended: nobody has seen the exit.
+    # Its parent, the collector of the first try, has ended: nobody knows the exit code.
     assert ray.supervisor.status(again).state is RunState.LOST
 
 

@@ -54,7 +54,7 @@ def dashboard(server: Dashboard) -> Iterator[Dashboard]:
 
 @pytest.fixture(scope="package")
 def window(browser: Browser) -> Iterator[BrowserContext]:
-    """A browser window, whose tabs share a cache: scripts are fetched and compiled once."""
+    """A browser window with tabs that share a cache: scripts are fetched and compiled once."""
     with browser.new_context(viewport=DESK, color_scheme="light", reduced_motion="reduce") as result:
         yield result
 

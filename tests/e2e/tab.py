@@ -49,7 +49,7 @@ class Tab:
         self._is_forgiving = is_forgiving
         self.problems: list[str] = []
         self.outside: list[str] = []
-        self.asked = 0
+        self.requests = 0
         """How many requests were made."""
         self.frames: list[int] = []
         """Sizes in bytes of what the server sent by websocket."""
@@ -316,7 +316,7 @@ class Tab:
             self.page.remove_listener(event, listener)
         if self._is_new:
             self.page.close()
-        assert not self.outside, f"asked other machines: {self.outside}"
+        assert not self.outside, f"requests other machines: {self.outside}"
         assert self._is_forgiving or not self.problems, self.problems
 
     def _listen(self, message: ConsoleMessage) -> None:
@@ -326,7 +326,7 @@ class Tab:
             self.problems.append(f"{message.text} {json.dumps(message.location)}")
 
     def _note(self, url: str) -> None:
-        self.asked += 1
+        self.requests += 1
         parsed = urlparse(url)
         if parsed.scheme not in _INSIDE and parsed.hostname not in _HERE:
             self.outside.append(url)

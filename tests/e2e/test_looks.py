@@ -65,7 +65,7 @@ def test_the_live_page_fits_the_screen(tab: Tab, runs: dict[str, RunFolder]) -> 
     tab.until(lambda: tab.chart.locator("path.js-line").count(), lambda lines: lines >= 4)
     _check(tab, "live")
     assert _expect_chart_within_screen(tab) > 300
-    assert tab.asked > 20  # A tab fails on closing when one of its requests went to another machine.
+    assert tab.requests > 20  # A tab fails on closing when one of its requests went to another machine.
 
 
 def test_an_ended_run_says_so_within_the_screen(tab: Tab, runs: dict[str, RunFolder]) -> None:

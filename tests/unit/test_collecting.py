@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 class RemoteBench:
-    """A home whose runs train on a node with a folder of its own."""
+    """A home with runs that train on a node with a folder of its own."""
 
     def __init__(self, path: Path) -> None:
         self.bench = SupervisorBench(path / "home")
@@ -66,7 +66,7 @@ def test_steps_output_and_commands_pass_while_the_run_trains(remote: RemoteBench
     assert remote.supervisor.status(folder).state is RunState.RUNNING
     assert "hello from the training process" in folder.output_tail()
     remote.supervisor.stop(folder)
-    assert remote.supervisor.status(folder)[:2] == (RunState.STOPPED, "Stopped as told.")
+    assert remote.supervisor.status(folder)[:2] == (RunState.STOPPED, "Stopped on request.")
     with LogReader(folder.log) as here, LogReader(remote.there(folder).log) as there:
         assert here.extent() == there.extent()
 

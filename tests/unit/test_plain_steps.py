@@ -25,7 +25,7 @@ _EVENTFUL = 15
 
 
 class Loop:
-    """A plain loop over uneven batches, in whose step number `_EVENTFUL` something else happens as well."""
+    """A plain loop over uneven batches; in step `_EVENTFUL` something else happens as well."""
 
     def __init__(self, extra: str = "") -> None:
         torch.manual_seed(3)

@@ -32,7 +32,7 @@ def test_a_run_is_started_watched_and_stopped(bench: SupervisorBench) -> None:
     bench.wait_for(folder, RunState.RUNNING)
     assert bench.supervisor.stop(folder) is EscalationStage.ENDED
     status = bench.supervisor.status(folder)
-    assert status[:2] == (RunState.STOPPED, "Stopped as told.")
+    assert status[:2] == (RunState.STOPPED, "Stopped on request.")
     assert "hello from the training process" in folder.output_tail()
 
 
