@@ -46,6 +46,8 @@ if threading.current_thread() is threading.main_thread():
 
 # A busy machine is no bug: examples have no time limit each, the whole test has one.
 settings.register_profile("patient", deadline=None)
+# Of `make check`: fewer examples, for the inner loop.
+settings.register_profile("quick", deadline=None, max_examples=20)
 settings.load_profile("patient")
 
 

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 # Imports packages one after the other, and prints each with all imports up to it.
@@ -39,6 +41,7 @@ def test_import_contracts_hold() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_what_looks_at_runs_imports_no_torch() -> None:
     packages = (
         "harness.store",
@@ -61,6 +64,7 @@ def test_what_looks_at_runs_imports_no_torch() -> None:
     assert [package for package, heavy in imported.items() if "torch" in heavy] == []
 
 
+@pytest.mark.slow
 def test_the_training_process_imports_torch_and_no_statistics() -> None:
     assert _heavy_imports("harness.train", "harness.run")["harness.run"] == {"torch"}
 

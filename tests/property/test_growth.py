@@ -4,18 +4,19 @@ import math
 import random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis.leak.growth import GrowthJudge, Judgement
 from harness.analysis.leak.trend import drawdown, trend
 from harness.records.memory import LeakVerdict
+from tests.examples import examples
 
 MIB = 2**20
 levels = st.integers(0, 2**42)
 seeds = st.integers(0, 2**32 - 1)
 lengths = st.integers(1, 600)
-few = settings(max_examples=40, deadline=None)
+few = examples(0.4)
 
 
 def judged(values: list[float | None]) -> Judgement:

@@ -5,13 +5,14 @@ from itertools import islice
 from typing import Any
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from harness.attach.guard import ScriptGuard
 from harness.attach.loaders import LoaderSwitch
 from harness.settings import Settings
+from tests.examples import examples
 from tests.loader_factories import SAMPLERS, Numbers, Pairs, a_loader, a_pass, numbers
 
 EXCHANGES = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 9)), max_size=4)
@@ -24,7 +25,7 @@ def order_of(sampler: str, count: int) -> list[int]:
     return [number for batch in loader for number in numbers(batch)]
 
 
-@settings(deadline=None, max_examples=300)
+@examples(3)
 @given(st.sampled_from(sorted(SAMPLERS)), st.integers(1, 40), st.integers(1, 9), st.booleans(), EXCHANGES)
 def test_every_sample_comes_once_and_in_the_samplers_order_whatever_is_exchanged(
     sampler: str, count: int, size: int, drop_last: bool, exchanges: list[tuple[int, int]]
@@ -45,7 +46,7 @@ def test_every_sample_comes_once_and_in_the_samplers_order_whatever_is_exchanged
     assert len(order) - len(flat) < (size if drop_last else 1)
 
 
-@settings(deadline=None, max_examples=150)
+@examples(1.5)
 @given(st.sampled_from(sorted(SAMPLERS)), st.integers(1, 40), st.integers(1, 9), st.booleans())
 def test_without_an_exchange_batches_and_random_state_are_those_of_the_bare_loader(
     sampler: str, count: int, size: int, drop_last: bool
@@ -59,7 +60,6 @@ def test_without_an_exchange_batches_and_random_state_are_those_of_the_bare_load
     assert two_epochs(a_pass) == two_epochs(iter)
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.sampled_from(sorted(SAMPLERS)), st.integers(1, 40), st.integers(1, 9), EXCHANGES)
 def test_an_exchange_leaves_the_scripts_random_numbers_alone(
     sampler: str, count: int, size: int, exchanges: list[tuple[int, int]]
@@ -76,7 +76,7 @@ def test_an_exchange_leaves_the_scripts_random_numbers_alone(
     assert state_after(True) == state_after(False)
 
 
-@settings(deadline=None, max_examples=50)
+@examples(0.5)
 @given(st.integers(1, 30), st.integers(0, 5))
 def test_a_batch_sampler_of_the_scripts_own_keeps_its_batches(count: int, wait: int) -> None:
     def opened() -> DataLoader[int]:
@@ -92,7 +92,7 @@ def test_a_batch_sampler_of_the_scripts_own_keeps_its_batches(count: int, wait: 
     assert (seen, torch.get_rng_state().tolist()) == bare
 
 
-@settings(deadline=None, max_examples=150)
+@examples(1.5)
 @given(
     st.sampled_from(sorted(SAMPLERS)),
     st.integers(1, 30),

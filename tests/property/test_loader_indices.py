@@ -3,10 +3,11 @@
 from collections import deque
 from itertools import islice
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.attach.indices import Epoch
+from tests.examples import examples
 
 ROUNDS = st.lists(
     st.tuples(st.integers(0, 4), st.integers(1, 7), st.integers(1, 5), st.booleans()), max_size=6
@@ -32,7 +33,7 @@ class DrawingAhead:
         return batch
 
 
-@settings(deadline=None, max_examples=500)
+@examples(5)
 @given(st.integers(0, 50), st.integers(1, 7), st.integers(1, 5), st.booleans(), ROUNDS)
 def test_what_was_drawn_and_not_delivered_comes_again_in_its_order(
     count: int, size: int, ahead: int, drop_last: bool, rounds: list[tuple[int, int, int, bool]]

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.records.floats import decode_float
@@ -16,6 +16,7 @@ from harness.watch.context import Marks
 from harness.watch.memory import MemoryWatch
 from harness.watch.readback import LossReader
 from harness.watch.recorder import Recorder
+from tests.examples import examples
 from tests.store_factories import a_run
 from tests.train_factories import a_device, some_times
 
@@ -26,7 +27,7 @@ def alike(ours: float | None, theirs: float) -> bool:
     return ours is not None and (ours == theirs or (math.isnan(ours) and math.isnan(theirs)))
 
 
-@settings(max_examples=25, deadline=None)
+@examples(0.25)
 @given(st.lists(FLOATS, min_size=1, max_size=80), st.sampled_from([0, 16, 128]))
 def test_losses_survive_the_whole_way(losses: list[float], slots: int) -> None:
     reader = LossReader(torch.zeros(slots) if slots else None)

@@ -1,5 +1,6 @@
 """For any step times, phases and residual sum to the step, and shares to one."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +56,7 @@ def test_phases_and_residual_are_the_step_and_steps_chain_to_wall_time(steps: li
         assert 0 <= timing.launch.share <= 1
 
 
+@pytest.mark.slow
 @given(rows(), st.booleans())
 def test_a_verdict_is_given_for_any_run_and_only_from_enough_steps(
     steps: list[StepRow], is_asynchronous: bool

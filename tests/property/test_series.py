@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.records.floats import decode_float, encode_float
@@ -15,6 +15,7 @@ from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
 from harness.store.rollups import DEVICE_ROLLUPS, STEP_ROLLUPS
 from harness.store.series import Span, StepSeries, spans
+from tests.examples import examples
 from tests.store_factories import a_device_sample, a_run, a_step
 
 _LOSSES = st.one_of(
@@ -129,7 +130,7 @@ def test_buckets_stay_where_they_are_while_a_run_grows_or_become_one(
     assert {start for start, _ in later if first < start <= now[-1][0]} <= starts
 
 
-@settings(max_examples=60, deadline=None)
+@examples(0.6)
 @given(
     rows=_steps(),
     cuts=st.lists(st.integers(1, 60), min_size=1, max_size=6),
@@ -156,7 +157,7 @@ def test_a_series_is_exact_for_any_range_and_size(
     _check(series, _brute_steps(rows, spans(first, last, max_points)))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(0.4)
 @given(
     strides=st.lists(st.sampled_from((0, 0, 1, 5, 40)), min_size=1, max_size=120),
     bounds=st.tuples(st.floats(0, 1), st.floats(0, 1)),
@@ -202,7 +203,7 @@ def test_a_device_series_is_exact_for_any_range_and_size(
     _check(series, expected)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(0.5)
 @given(losses=st.lists(_LOSSES, min_size=1, max_size=20))
 def test_nan_and_infinities_survive_the_log(losses: list[float | None]) -> None:
     with tempfile.TemporaryDirectory() as folder:

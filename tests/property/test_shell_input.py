@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.cli.arguments import parse_assignments
@@ -18,6 +18,7 @@ from harness.settings.resolve import resolve
 from harness.settings.spec import SPECS, SettingSpec, ValueKind, parse
 from harness.store.control import ControlLog
 from harness.store.home import Home
+from tests.examples import examples
 
 
 def values_of(spec: SettingSpec) -> st.SearchStrategy[Any]:
@@ -58,7 +59,7 @@ def test_settings_survive_the_command_line(chosen: Mapping[str, Any]) -> None:
     assert parse(read) == parse(chosen)
 
 
-@settings(max_examples=30)
+@examples(0.3)
 @given(any_settings)
 def test_settings_survive_the_control_file(chosen: Mapping[str, Any]) -> None:
     sent = json.loads(parse(chosen).model_dump_json())
@@ -77,7 +78,7 @@ def test_no_word_breaks_the_parser(words: list[str]) -> None:
         parse(parse_assignments(words))
 
 
-@settings(max_examples=50)
+@examples(0.5)
 @given(st.text(max_size=60))
 def test_a_name_is_refused_in_a_sentence_or_kept_and_found_again(name: str) -> None:
     with tempfile.TemporaryDirectory() as path:

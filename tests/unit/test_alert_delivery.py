@@ -90,6 +90,7 @@ def test_nobody_at_the_address_is_a_sentence() -> None:
         Webhook(url).send(an_alert())
 
 
+@pytest.mark.slow
 def test_a_failing_destination_is_reported_once_and_again_when_it_recovers(receiver: Receiver) -> None:
     said: list[str] = []
     receiver.answer = 500
@@ -109,6 +110,7 @@ def test_a_failing_destination_is_reported_once_and_again_when_it_recovers(recei
     assert "secret" not in "".join(said)
 
 
+@pytest.mark.slow
 def test_an_alert_reaches_a_server_that_fails_at_first(receiver: Receiver) -> None:
     receiver.answer = 503
     with Delivery(Webhook(receiver.url), lambda _: None, pauses_s=(0.05,) * 20) as delivery:
@@ -148,6 +150,7 @@ def test_the_name_of_a_run_is_never_an_option() -> None:
     assert filled("--run={run}", alert) == "--run=--help"
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_end_is_killed_with_its_children(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     command = f"sh -c 'sleep 60 & echo $! > {pid_file}; wait'"

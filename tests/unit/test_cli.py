@@ -322,6 +322,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert done.stderr == b""
 
 
+@pytest.mark.slow
 def test_the_module_and_the_command_are_the_same_and_speak_to_the_right_stream() -> None:
     done = shell("show", "nobody")
     assert done.returncode == 2

@@ -176,6 +176,7 @@ def test_asking_many_times_does_not_keep_a_process_from_taking_the_lock(tmp_path
         thread.join()
 
 
+@pytest.mark.slow
 def test_the_lock_is_held_once(tmp_path: Path) -> None:
     path = tmp_path / "alive"
     with _holder(path) as process:

@@ -70,6 +70,7 @@ def test_a_batch_is_what_the_shape_says(key: str, tmp_path: Path) -> None:
         assert torch.equal(inputs[:, 1:], targets[:, :-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", DATA)
 def test_the_same_indices_give_the_same_batch_also_after_a_journey_to_a_worker(
     key: str, tmp_path: Path

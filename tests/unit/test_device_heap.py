@@ -162,6 +162,7 @@ def test_the_process_heap_sees_a_block_and_its_end() -> None:
     assert heap_bytes(heap.info()) >= in_use(heap.info())
 
 
+@pytest.mark.slow
 def test_many_free_chunks_make_the_real_meter_back_off() -> None:
     heap = open_heap()
     assert heap is not None

@@ -278,6 +278,7 @@ def speeds(rng: random.Random, count: int) -> list[float]:
     return factors[:count]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "least"), [(1.0, 0), (1.05, 30), (0.95, 30)])
 def test_a_machine_that_gets_slower_for_a_while_is_told_from_a_slower_step(factor: float, least: int) -> None:
     """The reference work beside the steps slows down with them, give or take two percent."""

@@ -35,6 +35,7 @@ def test_a_hugging_face_trainer_has_its_steps_and_logs_and_the_bare_losses(tmp_p
         assert log.run().state == RunState.FINISHED
 
 
+@pytest.mark.slow
 def test_a_stop_ends_the_training_of_a_hugging_face_trainer(tmp_path: Path) -> None:
     from stepscope.integrations import huggingface
     from tests.integration_factories import hugging_face_trainer

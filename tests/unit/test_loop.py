@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 
 from harness.device.protocol import StepTicket
@@ -69,6 +70,7 @@ def test_every_step_is_told_with_what_it_consumed() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_text_step_counts_its_tokens() -> None:
     workload = a_workload(model="rnn", sequence_length=16)
     assert run(workload, 1).heard[0][3:] == (8, 128)

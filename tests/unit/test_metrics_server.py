@@ -65,6 +65,7 @@ def test_the_owner_scrapes_without_a_token(port: int) -> None:
     assert "stepscope_step_duration_seconds" in names
 
 
+@pytest.mark.slow
 @needs_root
 def test_another_user_scrapes_with_the_token_alone(port: int, home: Home) -> None:
     with relay(port, NOBODY) as others_port:

@@ -101,6 +101,7 @@ def test_the_shell_shows_what_differs(capsys: pytest.CaptureFixture[str]) -> Non
     assert second["step_ns"] is None
 
 
+@pytest.mark.slow
 def test_short_steps_are_read_one_in_several(tmp_path: Path) -> None:
     """Steps of 1 ms, every seventh of them, stand for all."""
     log = written(tmp_path / "log.sqlite3", [(12_000, 1_000), (12_000, 1_050)])

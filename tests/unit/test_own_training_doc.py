@@ -18,6 +18,7 @@ def _blocks() -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", _PAGE.read_text(encoding="utf-8"), re.M | re.S)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
 def test_every_example_runs_and_records_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

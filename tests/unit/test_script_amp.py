@@ -167,6 +167,7 @@ def test_a_root_model_inside_another_one_returns_what_the_outer_one_needs(tmp_pa
     assert set(script.outputs) == {F32}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [AmpMode.BF16, AmpMode.OFF])
 def test_a_compiled_model_follows_the_switch(mode: AmpMode) -> None:
     ran: list[torch.dtype] = []

@@ -56,6 +56,7 @@ def compiled_in_a_function(net: Net, options: dict[str, Any]) -> Callable[[Tenso
     return compiled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [compiled_in_place, compiled_as_a_module, compiled_in_a_function])
 def test_a_compiled_model_is_one_graph_and_compiled_once(
     tmp_path: Path, compiled: Callable[[Net, dict[str, Any]], Callable[[Tensor], Tensor]]

@@ -39,6 +39,7 @@ def test_scalars_are_read_by_name(path: Path) -> None:
         assert log.script.last_scalar("recall") is None
 
 
+@pytest.mark.slow
 def test_a_spike_survives_in_a_bucket_of_many_steps(path: Path) -> None:
     rows = [_scalar(step, "loss", 1000.0 if step == 77_777 else 1.0) for step in range(1, 100_001)]
     with LogAppender(path, a_run()) as appender:

@@ -88,6 +88,7 @@ def test_tunes_are_found_by_the_beginning_of_their_id(home: Home) -> None:
         find_tune(home, "elsewhere")
 
 
+@pytest.mark.slow
 def test_a_tune_in_progress_is_not_started_twice(home: Home) -> None:
     folder = create_tune(home, 1.0)
     interface = TuneInterface(lambda: False, lambda tune: None)

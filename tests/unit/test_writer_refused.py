@@ -89,6 +89,7 @@ def test_a_full_disk_loses_nothing_that_fits_the_buffer(
     ]
 
 
+@pytest.mark.slow
 def test_a_disk_full_for_long_drops_the_oldest_steps_and_counts_them(path: Path, source: Source) -> None:
     with a_writer(path, source, max_pending_steps=100) as writer:
         assert writer.flush(SOON_S)
