@@ -121,7 +121,7 @@ def _progress(folder: RunFolder) -> None:
     measurement = next(iter(read_measured(view)), None)
     if measurement is None or measurement.is_over:
         return
-    remaining = measurement.remaining_text
+    remaining = measurement.remaining_text(view.status.state)
     eta = "" if remaining is None else f" · {remaining}"
     text = f"Measuring {measurement.title} · {measurement.progress}{eta}"
     with st.container(

@@ -28,7 +28,7 @@ from harness.records.measurement import (
     MeasurementEnd,
     MeasureRequest,
 )
-from harness.records.run import CommandKind, CommandRow, CommandState
+from harness.records.run import CommandKind, CommandRow, CommandState, RunState
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
@@ -196,14 +196,14 @@ class _Follower:
         with self._interrupts.counting(), self._progress() as show:
             while True:
                 self._end_if_interrupted()
-                is_over = self._supervisor.status(self._folder).state.is_over
-                measurement = self._read(is_over)
+                state = self._supervisor.status(self._folder).state
+                measurement = self._read(state.is_over)
                 if measurement is not None:
-                    show(measurement)
+                    show(measurement, state)
                     if measurement.is_over:
                         return self._judged(measurement)
                 else:
-                    self._check_answer(is_over)
+                    self._check_answer(state.is_over)
                 time.sleep(_POLL_S)
 
     def _read(self, is_over: bool) -> Measurement | None:
@@ -253,7 +253,7 @@ class _Follower:
     def _progress(self) -> Iterator[Any]:
         """Yield a function that shows the progress of a measurement."""
         if self._is_quiet:
-            yield lambda _measurement: None
+            yield lambda _measurement, _state: None
             return
         if not self._shell.err.is_terminal:
             yield _PlainProgress(self._shell)
@@ -262,12 +262,12 @@ class _Follower:
         with Progress(*columns, console=self._shell.err, refresh_per_second=5) as progress:
             task = progress.add_task("", total=None)
 
-            def show(measurement: Measurement) -> None:
+            def show(measurement: Measurement, state: RunState) -> None:
                 progress.update(
                     task,
                     total=measurement.next_look,
                     completed=measurement.pairs,
-                    description=progress_line(measurement),
+                    description=progress_line(measurement, state),
                 )
 
             yield show
@@ -280,14 +280,14 @@ class _PlainProgress:
         self._shell = shell
         self._due_s = 0.0
 
-    def __call__(self, measurement: Measurement) -> None:
+    def __call__(self, measurement: Measurement, state: RunState) -> None:
         if time.monotonic() >= self._due_s and not measurement.is_over:
             self._due_s = time.monotonic() + _PLAIN_LINE_S
-            self._shell.print_status(progress_line(measurement))
+            self._shell.print_status(progress_line(measurement, state))
 
 
-def progress_line(measurement: Measurement) -> str:
-    """Return the progress in one line."""
-    remaining = measurement.remaining_text
+def progress_line(measurement: Measurement, state: RunState) -> str:
+    """Return the progress of a measurement of a run in `state` in one line."""
+    remaining = measurement.remaining_text(state)
     eta = "" if remaining is None else f", {remaining}"
     return f"measuring {measurement.title}: {measurement.progress}{eta}"

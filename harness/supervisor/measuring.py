@@ -25,7 +25,7 @@ from harness.records.measurement import (
     expected_s,
     looks,
 )
-from harness.records.run import DeviceKind
+from harness.records.run import DeviceKind, RunState
 from harness.settings.spec import difference_title
 from harness.store.reader import LogReader
 from harness.supervisor.summary import read_device
@@ -106,9 +106,11 @@ class Measurement(NamedTuple):
         passed_ns = self.blocks[-1].t_ns - self.plan.t_ns
         return passed_ns / 1e9 / self.pairs * (self.next_look - self.pairs)
 
-    @property
-    def remaining_text(self) -> str | None:
-        """The remaining time in words, before the first pair the least duration; None after the end."""
+    def remaining_text(self, state: RunState) -> str | None:
+        """Return the remaining time of a measurement of a run in `state` in words, before the first pair the
+        least duration; None after the end."""
+        if state is RunState.PAUSED and not self.is_over:
+            return "waiting: the run is paused"
         if self.remaining_s is not None:
             return f"about {words.span(self.remaining_s)} left"
         if self.is_over or self.expected_s is None:

@@ -12,7 +12,7 @@ import pytest
 
 from harness.cli import main, measuring
 from harness.records.measurement import MeasurementEnd, expected_s
-from harness.records.run import CommandKind, SettingsRow
+from harness.records.run import CommandKind, RunState, SettingsRow
 from harness.settings.resolve import resolve
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
@@ -66,9 +66,14 @@ def test_before_the_first_pair_the_least_duration_follows_from_the_steps_before(
         step_ns = reader.steps(39, 39)[0].step_ns
     assert measurement is not None
     assert measurement.expected_s == pytest.approx(expected_s(step_ns / 1e9, pairs=8), rel=0.2)
-    assert measurement._replace(blocks=()).remaining_text == f"at least {span(measurement.expected_s)}"
-    assert measurement.remaining_text == "about 0 s left"
-    assert measurement._replace(is_over=True).remaining_text is None
+    assert (
+        measurement._replace(blocks=()).remaining_text(RunState.RUNNING)
+        == f"at least {span(measurement.expected_s)}"
+    )
+    assert measurement.remaining_text(RunState.RUNNING) == "about 0 s left"
+    assert measurement.remaining_text(RunState.PAUSED) == "waiting: the run is paused"
+    ended = measurement._replace(is_over=True)
+    assert (ended.remaining_text(RunState.RUNNING), ended.remaining_text(RunState.PAUSED)) == (None, None)
 
 
 def test_a_measurement_of_more_than_half_an_hour_is_announced() -> None:
