@@ -11,6 +11,8 @@ from harness.tune.results import RankedRow, WaterfallBar
 
 _MIB = 2.0**20
 _LONGEST = 34
+# The room of a label, as shares of the front's extent.
+_ROOM_X, _ROOM_Y = 0.35, 0.06
 
 
 def front(rows: Sequence[RankedRow], revision: str) -> dict[str, Any] | None:
@@ -97,7 +99,7 @@ def _points(name: str, rows: Sequence[RankedRow], color: str, mode: str) -> dict
             "thickness": 1,
             "width": 3,
         },
-        "text": [" best " if row.is_winner else f" {_short(row.title)} " for row in rows],
+        "text": _labels(rows),
         "textposition": ["middle left" if row is rows[-1] else "middle right" for row in rows],
         "textfont": {"size": 11, "color": "@text"},
         "marker": {"color": color, "size": 9},
@@ -108,6 +110,22 @@ def _points(name: str, rows: Sequence[RankedRow], color: str, mode: str) -> dict
             for row, rate in zip(rows, rates, strict=True)
         ],
     }
+
+
+def _labels(rows: Sequence[RankedRow]) -> list[str]:
+    """Return a label for each point, the best first; empty where another one is in its place."""
+    points = [(_peak_mib(row), row.samples_per_s.value) for row in rows if row.samples_per_s is not None]
+    if not points:
+        return []
+    width, height = (max(values) - min(values) or 1.0 for values in zip(*points, strict=True))
+    labels = [""] * len(rows)
+    placed: list[tuple[float, float]] = []
+    for at in sorted(range(len(rows)), key=lambda at: not rows[at].is_winner):
+        x, y = points[at]
+        if all(abs(x - left) > _ROOM_X * width or abs(y - top) > _ROOM_Y * height for left, top in placed):
+            placed.append((x, y))
+            labels[at] = " best " if rows[at].is_winner else f" {_short(rows[at].title)} "
+    return labels
 
 
 def _peak_mib(row: RankedRow) -> float:
