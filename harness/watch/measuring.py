@@ -36,6 +36,7 @@ from harness.records.run import (
 from harness.settings.spec import difference_title
 from harness.watch.boundary import NEVER, TRANSITION_STEPS, Boundary, StepAction
 from harness.watch.context import RunContext
+from harness.watch.judge_queue import JudgeQueue
 from harness.watch.live_settings import LiveSettings
 
 # A block lasts at least this long: the mean of fewer steps varies more than most settings are worth.
@@ -44,6 +45,8 @@ BLOCK_NS = 500_000_000
 # After a switch these steps, and this time, do not count: rebuilt loaders, the allocator, caches.
 DISCARDED_STEPS = TRANSITION_STEPS
 DISCARDED_NS = 100_000_000
+# While a judge computes, no block is measured, for this long at most: the judge takes processor time.
+JUDGE_NS = 10_000_000_000
 # Pairs that are repeated because something cut in (a pause, emptying the cache), besides one per pair.
 _REPEATED = 10
 
@@ -75,6 +78,7 @@ class _Measuring:
     pair: int = 0
     position: int = -1
     repeated: int = 0
+    judge_deadline_ns: int = 0
     block: _Block | None = None
     first: MeasurementBlockRow | None = None
 
@@ -83,8 +87,7 @@ class Measuring(StepAction):
     """Measures one change at a time, on the training thread.
 
     Attributes:
-        to_judge: the numbers of measurements to judge, the oldest first, as they may be conclusive by now, or
-            are completed and their change is kept if it is better; the reader removes them.
+        to_judge: the measurements to judge.
     """
 
     commands = frozenset({CommandKind.MEASURE, CommandKind.END_MEASUREMENT})
@@ -101,7 +104,7 @@ class Measuring(StepAction):
         self._count = 0
         self._due = NEVER
         self._deadline_ns: int | None = None
-        self.to_judge: list[int] = []
+        self.to_judge = JudgeQueue()
 
     @property
     def is_capturing(self) -> bool:
@@ -156,6 +159,8 @@ class Measuring(StepAction):
             self._repeat(current, boundary)
             return
         if block.first_step is None:
+            if self.to_judge.is_busy and (now_ns := self._clock_ns()) < current.judge_deadline_ns:
+                block.switch_step, block.switch_ns = boundary.step, now_ns
             if self._has_passed(boundary, block.switch_step, block.switch_ns, DISCARDED_STEPS, DISCARDED_NS):
                 block.first_step, block.began_energy_j = boundary.step, self._meter.read_j()
                 block.began_ns = self._clock_ns()
@@ -279,10 +284,11 @@ class Measuring(StepAction):
         if current.pair == len(current.orders):
             number, is_judged = current.row.number, bool(current.row.keeps_if_better)
             self._end(boundary, MeasurementEnd.COMPLETED, "All pairs were measured.")
-            self.to_judge += [number] * is_judged
+            self.to_judge.numbers += [number] * is_judged
             return
         if current.position == 0 and current.pair in looks(current.row.pairs):
-            self.to_judge.append(current.row.number)
+            self.to_judge.numbers.append(current.row.number)
+            current.judge_deadline_ns = self._clock_ns() + JUDGE_NS
         self._begin_block(current, boundary)
 
     def _repeat(self, current: _Measuring, boundary: Boundary) -> None:

@@ -18,6 +18,7 @@ from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
 from harness.watch.jobs.judging import Judging
+from harness.watch.judge_queue import JudgeQueue
 from tests.measuring_factories import MEASURED, write_measured_log
 from tests.supervision import until
 from tests.train_factories import FakeJournal, a_context
@@ -95,11 +96,12 @@ def test_a_run_that_is_stopped_in_the_middle_says_so(folder: RunFolder) -> None:
 
 def test_the_judge_is_a_process_of_its_own(tmp_path: Path) -> None:
     write_measured_log(tmp_path / "log.sqlite3", 0.8, keeps_if_better=True)
-    judging = Judging(a_context(), tmp_path, [1])
+    queue = JudgeQueue([1])
+    judging = Judging(a_context(), tmp_path, queue)
 
     def is_busy() -> bool:
         judging.check()
-        return judging.is_busy
+        return queue.is_busy
 
     until(is_busy, lambda busy: not busy)
     with ControlLog(RunFolder(tmp_path)) as control:
@@ -109,7 +111,7 @@ def test_the_judge_is_a_process_of_its_own(tmp_path: Path) -> None:
 
 def test_a_judge_that_fails_is_a_warning_in_the_log(tmp_path: Path) -> None:
     journal = FakeJournal()
-    judging = Judging(a_context(journal=journal), tmp_path, [1])
+    judging = Judging(a_context(journal=journal), tmp_path, JudgeQueue([1]))
 
     def warnings() -> list[str]:
         judging.check()

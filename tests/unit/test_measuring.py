@@ -11,7 +11,14 @@ from harness.device.testing.nvml import FakeGpu, FakeNvml
 from harness.records.measurement import Arm, ConclusiveRequest, MeasurementEnd
 from harness.records.run import CommandKind, CommandState, EventKind
 from harness.train.policies import PolicyResult, apply_policy
-from harness.watch.measuring import BLOCK_NS, BLOCK_STEPS, DISCARDED_STEPS, Measuring, balanced_orders
+from harness.watch.measuring import (
+    BLOCK_NS,
+    BLOCK_STEPS,
+    DISCARDED_STEPS,
+    JUDGE_NS,
+    Measuring,
+    balanced_orders,
+)
 from harness.watch.steps import Steps
 from tests.measuring_factories import MEASURED, STEP_NS, MeasuredRun
 from tests.train_factories import raising
@@ -120,17 +127,34 @@ def test_it_is_judged_after_a_quarter_and_half_of_the_pairs_and_goes_on_meanwhil
     judged: list[int] = []
     while not run.ends:
         run.take(1)
-        if run.measuring.to_judge:
-            assert run.measuring.to_judge == [1]
-            run.measuring.to_judge.clear()
+        if numbers := run.measuring.to_judge.numbers:
+            assert numbers == [1]
+            numbers.clear()
             judged.append(len(run.blocks) // 2)
     assert judged == [16, 32]
     assert len(run.blocks) == 128
 
 
+def test_while_a_judge_computes_no_block_is_measured_for_a_limited_time(run: MeasuredRun) -> None:
+    run.measure(64, amp="bf16")
+    queue = run.measuring.to_judge
+    while not queue.numbers:
+        run.take(1)
+    queue.numbers.clear()
+    queue.is_judging = True
+    while len(run.blocks) == 32:
+        run.take(1)
+    looked, last = run.blocks[31:33]
+    assert last.began_ns - looked.t_ns >= JUDGE_NS
+    queue.is_judging = False
+    run.take(LONG)
+    following = run.blocks[33]
+    assert following.began_ns - last.t_ns < 1_000_000_000
+
+
 def test_a_conclusive_measurement_is_completed_before_its_last_pair(run: MeasuredRun) -> None:
     run.measure(64, amp="bf16")
-    while not run.measuring.to_judge:
+    while not run.measuring.to_judge.numbers:
         run.take(1)
     run.take(10)
     run.request(CommandKind.END_MEASUREMENT, "conclusive", **ConclusiveRequest(1, 16)._asdict())

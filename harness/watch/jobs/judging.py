@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness.watch.context import RunContext
 from harness.watch.jobs.sampler import Job, every
+from harness.watch.judge_queue import JudgeQueue
 
 PERIOD_S = 0.5
 
@@ -18,11 +19,11 @@ PERIOD_S = 0.5
 class Judging:
     """Starts one judge at a time, on the sampler's thread."""
 
-    def __init__(self, context: RunContext, folder: Path, to_judge: list[int]) -> None:
-        """`to_judge` are the numbers of measurements; they are removed from it."""
+    def __init__(self, context: RunContext, folder: Path, queue: JudgeQueue) -> None:
+        """The measurements of `queue` are removed from it."""
         self._context = context
         self._folder = folder
-        self._to_judge = to_judge
+        self._queue = queue
         self._judge: subprocess.Popen[bytes] | None = None
 
     @property
@@ -30,14 +31,9 @@ class Judging:
         """The job of the sampler."""
         return Job("judge of measurements", every(PERIOD_S), self.check)
 
-    @property
-    def is_busy(self) -> bool:
-        """Return whether a judge is at work, or waits to be started."""
-        return self._judge is not None or bool(self._to_judge)
-
     def check(self) -> None:
         """Start the judge of the oldest measurement, unless one is at work, and report one that failed."""
-        judge = self._judge
+        judge, queue = self._judge, self._queue
         if judge is not None:
             code = judge.poll()
             if code is None:
@@ -46,8 +42,10 @@ class Judging:
             if code:
                 self._warn(f"the process that compares the blocks ended with exit code {code}")
         # The blocks are to be in the log before the judge reads it.
-        if self._to_judge and self._context.journal.flush(1.0):
-            self._start(self._to_judge.pop(0))
+        if queue.numbers and self._context.journal.flush(1.0):
+            queue.is_judging = True
+            self._start(queue.numbers.pop(0))
+        queue.is_judging = self._judge is not None
 
     def _start(self, number: int) -> None:
         command = [sys.executable, "-m", "harness", "_judge", str(self._folder), str(number)]
