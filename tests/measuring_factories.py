@@ -19,7 +19,7 @@ from harness.records.run import CommandKind, RunRow, SettingsRow, StepRow
 from harness.settings import Settings
 from harness.store.appender import LogAppender
 from harness.store.inserts import Row
-from harness.watch.measuring import BLOCK_STEPS, DISCARDED_STEPS, balanced_orders
+from harness.watch.measured_blocks import BLOCK_STEPS, DISCARDED_STEPS, balanced_orders
 from tests.store_factories import a_run, a_step
 from tests.train_factories import Clock, Watched, a_command
 

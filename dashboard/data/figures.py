@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from dashboard.data.runs import read_commands, supervisor
 from dashboard.data.scalars import ScalarSeries, default_scalars, read_scalars
 from harness.errors import LogError
-from harness.records.measurement import Arm
+from harness.records.measurement import Arm, MeasurementBlockRow
 from harness.records.memory import LeakRow, MemorySampleRow
 from harness.records.run import (
     RECORDED_FLAGS,
@@ -30,6 +30,8 @@ MAX_SAMPLES = 240
 SHADED = 4
 # Steps of the cards and their sparklines.
 RECENT_STEPS = 72
+# More blocks of measurements than this are too narrow to be shaded each.
+_MOST_SHADED_BLOCKS = 150
 _SHADED_FLAGS = StepFlag.TRANSITION | RECORDED_FLAGS
 DRAWN = (
     "step_ns",
@@ -153,10 +155,7 @@ def figures(
         names = reader.script.scalar_names()
         chosen = default_scalars(names) if scalars is None else [name for name in scalars if name in names]
         known_scalars = () if before is None else before.scalars
-        measured = [
-            (block.first_step, block.last_step, block.arm == Arm.B)
-            for block in reader.measurements.blocks_within(first, last)
-        ]
+        measured = _shaded(reader.measurements.blocks_within(first, last))
         read = read_scalars(reader.script, chosen, first, last, known_scalars)
     leaks = [leak for _, leak in source.leaks]
     end = last + 1 if last == extent.last else last  # A step that failed is not in the log; its event is.
@@ -180,6 +179,17 @@ def figures(
         read,
         measured,
     )
+
+
+def _shaded(blocks: Sequence[MeasurementBlockRow]) -> list[tuple[int, int, bool]]:
+    """Return the first and the last step of each block, and whether its arm is B; of many blocks those of
+    each measurement as a whole, as if in arm A."""
+    if len(blocks) <= _MOST_SHADED_BLOCKS:
+        return [(block.first_step, block.last_step, block.arm == Arm.B) for block in blocks]
+    steps: dict[int, list[int]] = {}
+    for block in blocks:
+        steps.setdefault(block.measurement, []).extend((block.first_step, block.last_step))
+    return [(min(of_one), max(of_one), False) for of_one in steps.values()]
 
 
 def _file_of(folder: RunFolder) -> tuple[int, int]:

@@ -37,7 +37,7 @@ def read_measured(view: RunView) -> list[Measurement]:
                 is_kept = any(row.command_id == plan.keep_command_id for row in view.history)
                 has_ended = reader.measurements.end(plan.number) is not None
                 key = (view.folder.run_id, plan.number)
-                stamp = (len(reader.measurements.blocks(plan.number)), has_ended, is_kept, is_over)
+                stamp = (reader.measurements.pairs(plan.number), has_ended, is_kept, is_over)
                 cached = _computed().get(key)
                 if cached is None or cached.stamp != stamp:
                     measurement = read_measurement(reader, plan.number, is_over)

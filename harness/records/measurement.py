@@ -58,11 +58,9 @@ class MeasurementRow(NamedTuple):
 
 
 class MeasurementBlockRow(NamedTuple):
-    """One block of steps under the settings of one arm. Pairs, and the blocks of each, count from 1.
-
-    The steps right after the switch, before `first_step`, are not part of it. An incomplete pair has one
-    block.
-    """
+    """One block of steps under the settings of one arm, or a part of one. Pairs, and the blocks or parts of
+    each, count from 1 in the order of time. The steps right after the switch, before `first_step`, are not
+    part of it."""
 
     measurement: int
     pair: int

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from harness.records.measurement import BlockSums, MeasurementBlockRow, MeasurementEndRow, MeasurementRow
+from harness.records.measurement import Arm, BlockSums, MeasurementBlockRow, MeasurementEndRow, MeasurementRow
 from harness.records.run import RECORDED_FLAGS, SettingsRow
 from harness.store.tables import Tables
 
@@ -17,12 +17,16 @@ _STAMP = """SELECT coalesce((SELECT version FROM settings
     coalesce((SELECT max(number) FROM measurements), -1),
     coalesce((SELECT max(measurement) FROM measurement_ends), -1)"""
 _DEVICE_NS = "device_step_ns + coalesce(device_gap_ns, 0)"
-_SUMS = f"""SELECT count(*), coalesce(sum(samples), 0), coalesce(sum(step_ns), 0),
-    CASE WHEN count(device_step_ns) = count(*) THEN sum({_DEVICE_NS}) END,
+_BLOCKS = "WHERE measurement = ? AND arm IN ('A', 'B')"
+_FINISHED = f"SELECT * FROM measurement_blocks {_BLOCKS} ORDER BY pair, position LIMIT {_MOST_BLOCKS}"
+_OF_BLOCKS = f"""FROM ({_FINISHED}) AS b
+    LEFT JOIN steps AS s ON s.step BETWEEN b.first_step AND b.last_step"""
+_SUMS = f"""SELECT count(s.step), coalesce(sum(samples), 0), coalesce(sum(step_ns), 0),
+    CASE WHEN count(device_step_ns) = count(s.step) THEN sum({_DEVICE_NS}) END,
     sum(loss), count(loss), max(peak_allocated_bytes), max(peak_reserved_bytes),
     coalesce(max(alloc_retries) - min(alloc_retries), 0), coalesce(sum(flags & ? != 0), 0)
-    FROM steps WHERE step BETWEEN ? AND ?"""
-_TIMES = """SELECT {} FROM steps WHERE step BETWEEN ? AND ? LIMIT 1000000"""
+    {_OF_BLOCKS} GROUP BY b.pair, b.position ORDER BY b.pair, b.position"""
+_TIMES = f"SELECT b.pair, b.arm = 'B', {{}} {_OF_BLOCKS} LIMIT 1000000"
 
 
 class DeviceMeans(NamedTuple):
@@ -73,8 +77,15 @@ class MeasurementLog(Tables):
 
     def blocks(self, number: int) -> list[MeasurementBlockRow]:
         """Return the finished blocks of a measurement, in the order of time."""
-        rest = "WHERE measurement = ? ORDER BY pair, position LIMIT ?"
+        rest = f"{_BLOCKS} ORDER BY pair, position LIMIT ?"
         return self._rows(MeasurementBlockRow, "measurement_blocks", rest, number, _MOST_BLOCKS)
+
+    def pairs(self, number: int) -> int:
+        """Return the number of finished pairs of a measurement."""
+        if not self._is_there:
+            return 0
+        sql = "SELECT coalesce(max(pair), 0) FROM measurement_blocks WHERE measurement = ?"
+        return int(self._queries.numbers(sql, (number,))[0][0])
 
     def blocks_within(self, first: int, last: int) -> list[MeasurementBlockRow]:
         """Return the newest finished blocks that overlap the steps from `first` to `last`."""
@@ -86,16 +97,19 @@ class MeasurementLog(Tables):
         rest = "WHERE measurement = ?"
         return next(iter(self._rows(MeasurementEndRow, "measurement_ends", rest, number)), None)
 
-    def sums(self, block: MeasurementBlockRow) -> BlockSums:
-        """Return the sums over the steps of a block."""
-        values = (int(RECORDED_FLAGS), block.first_step, block.last_step)
-        return BlockSums._make(self._queries.numbers(_SUMS, values)[0])
+    def sums(self, number: int) -> list[BlockSums]:
+        """Return the sums over the steps of each of `blocks`."""
+        rows = self._queries.numbers(_SUMS, (int(RECORDED_FLAGS), number))
+        return [BlockSums._make(row) for row in rows]
 
-    def step_times_ns(self, block: MeasurementBlockRow, *, on_device: bool) -> list[int]:
-        """Return the duration of each step of a block; `on_device`: on the device's clock."""
+    def step_times_ns(self, number: int, *, on_device: bool) -> dict[tuple[int, Arm], list[int]]:
+        """Return the durations of the steps by pair and arm; `on_device`: on the device's clock."""
+        times_ns: dict[tuple[int, Arm], list[int]] = {}
         sql = _TIMES.format(_DEVICE_NS if on_device else "step_ns")
-        rows = self._queries.numbers(sql, (block.first_step, block.last_step))
-        return [value for (value,) in rows if value is not None]
+        for pair, is_changed, value in self._queries.numbers(sql, (number,)):
+            if value is not None:
+                times_ns.setdefault((pair, Arm.B if is_changed else Arm.A), []).append(value)
+        return times_ns
 
     def device_means(self, device: str, blocks: Iterable[MeasurementBlockRow]) -> DeviceMeans:
         """Return what the samples of `device` during the steps of `blocks` have in common."""

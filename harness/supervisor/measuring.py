@@ -83,7 +83,7 @@ class Measurement(NamedTuple):
     @property
     def pairs(self) -> int:
         """The number of finished pairs."""
-        return len(self.blocks) // len(Arm)
+        return self.blocks[-1].pair if self.blocks else 0
 
     @property
     def next_look(self) -> int:
@@ -144,15 +144,11 @@ def read_measurement(reader: LogReader, number: int, is_run_over: bool = False) 
     if plan is None or not _is_valid(plan):
         return None
     end = reader.measurements.end(number)
-    blocks = [block for block in reader.measurements.blocks(number) if block.arm in set(Arm)]
-    sums = [reader.measurements.sums(block) for block in blocks]
+    blocks = reader.measurements.blocks(number)
+    sums = reader.measurements.sums(number)
     on_device = bool(sums) and all(one.device_ns is not None for one in sums)
-    times_ns = [reader.measurements.step_times_ns(block, on_device=on_device) for block in blocks]
-    figures = [
-        _figures(block, one, times, on_device)
-        for block, one, times in zip(blocks, sums, times_ns, strict=True)
-        if times
-    ]
+    times_ns = reader.measurements.step_times_ns(number, on_device=on_device)
+    figures = _figures(blocks, sums, times_ns, on_device)
     effect = measure_effect(_at_last_look(plan, end, figures), len(looks(plan.pairs)))
     is_over = end is not None or is_run_over
     reasons = doubts(_conditions(reader, blocks, sums)) if blocks else []
@@ -243,25 +239,50 @@ def measurement_json(measurement: Measurement) -> dict[str, Any]:
 
 
 def _figures(
-    block: MeasurementBlockRow, sums: BlockSums, times_ns: Sequence[int], on_device: bool
+    blocks: Sequence[MeasurementBlockRow],
+    sums: Sequence[BlockSums],
+    times_ns: Mapping[tuple[int, Arm], Sequence[int]],
+    on_device: bool,
+) -> list[BlockFigures]:
+    """Return the figures of each block, whose parts are rows of `blocks` with their sums."""
+    parts: dict[tuple[int, Arm], list[tuple[MeasurementBlockRow, BlockSums]]] = {}
+    for block, one in zip(blocks, sums, strict=True):
+        parts.setdefault((block.pair, Arm(block.arm)), []).append((block, one))
+    return [
+        _block_figures(pair, arm, parts[pair, arm], times, on_device)
+        for (pair, arm), times in times_ns.items()
+    ]
+
+
+def _block_figures(
+    pair: int,
+    arm: Arm,
+    parts: Sequence[tuple[MeasurementBlockRow, BlockSums]],
+    times_ns: Sequence[int],
+    on_device: bool,
 ) -> BlockFigures:
-    energy_j = None
-    if block.energy_j is not None and block.began_energy_j is not None:
-        energy_j = max(0.0, block.energy_j - block.began_energy_j)
-    total_ns = sums.device_ns if on_device and sums.device_ns is not None else sums.wall_ns
-    is_finite = sums.loss is not None and sums.losses == sums.steps
+    sums = [one for _, one in parts]
+    total = [one.device_ns if on_device else one.wall_ns for one in sums]
+    losses = [one.loss for one in sums if one.loss is not None and one.losses == one.steps]
+    energies = [_energy_j(block) for block, _ in parts]
     return BlockFigures(
-        block.pair,
-        Arm(block.arm),
+        pair,
+        arm,
         undisturbed_ns(times_ns),
-        float(total_ns),
-        sums.steps,
-        sums.samples,
-        sums.loss / sums.losses if is_finite and sums.loss is not None else None,
-        sums.peak_allocated_bytes,
-        sums.peak_reserved_bytes,
-        energy_j,
+        float(sum(one or 0 for one in total)),
+        sum(one.steps for one in sums),
+        sum(one.samples for one in sums),
+        sum(losses) / sum(one.losses for one in sums) if len(losses) == len(sums) else None,
+        max((one.peak_allocated_bytes for one in sums if one.peak_allocated_bytes is not None), default=None),
+        max((one.peak_reserved_bytes for one in sums if one.peak_reserved_bytes is not None), default=None),
+        sum(one for one in energies if one is not None) if None not in energies else None,
     )
+
+
+def _energy_j(block: MeasurementBlockRow) -> float | None:
+    if block.energy_j is None or block.began_energy_j is None:
+        return None
+    return max(0.0, block.energy_j - block.began_energy_j)
 
 
 def _conditions(
@@ -273,6 +294,8 @@ def _conditions(
     name = DeviceKind.CPU.value if device is None else device.uuid or device.kind.value
 
     def of_arm(arm: Arm) -> ArmConditions:
+        if is_cpu:  # It has neither.
+            return ArmConditions(None, 0)
         means = reader.measurements.device_means(name, [block for block in blocks if block.arm == arm])
         return ArmConditions(means.sm_clock_mhz, means.throttle_reasons)
 

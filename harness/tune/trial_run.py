@@ -159,7 +159,7 @@ class WarmRun:
                 plans = reader.measurements.plans()
                 number = next((p.number for p in plans if p.command_id == command_id), None)
                 if number is not None:
-                    watching.show(len(reader.measurements.blocks(number)) // 2)
+                    watching.show(reader.measurements.pairs(number))
                     if is_over or reader.measurements.end(number) is not None:
                         measurement = read_measurement(reader, number, is_over)
                         assert measurement is not None

@@ -1,15 +1,13 @@
 """Measurements of a change of settings in a live run, by blocks of steps in randomized pairs.
 
 The run switches between the settings in effect (arm A) and the changed ones (arm B). Neighboring blocks make
-a pair; half of the pairs have the order AB and half BA, in random order, so that a drift cancels out. Only
-the blocks are recorded here: `harness.analysis.effect.measured` compares them, in another process.
+a pair; half of the pairs have the order AB and half BA, in random order, so that a drift cancels out. On the
+CPU a block of a change that takes effect at the next step is divided into parts, which alternate with those
+of the other arm: what else the machine does then affects both. Only the blocks are recorded here:
+`harness.analysis.effect.measured` compares them, in another process.
 """
 
 import json
-import random
-from dataclasses import dataclass
-from itertools import chain
-from typing import Any
 
 from harness import words
 from harness.device.nvml.energy import EnergyMeter
@@ -33,54 +31,27 @@ from harness.records.run import (
     EventRow,
     Severity,
 )
-from harness.settings.spec import difference_title
-from harness.watch.boundary import NEVER, TRANSITION_STEPS, Boundary, StepAction
+from harness.settings.declaration import Effect
+from harness.settings.spec import SPECS, difference_title
+from harness.watch.boundary import NEVER, Boundary, StepAction
 from harness.watch.context import RunContext
 from harness.watch.judge_queue import JudgeQueue
 from harness.watch.live_settings import LiveSettings
+from harness.watch.measured_blocks import (
+    BLOCK_NS,
+    BLOCK_STEPS,
+    DISCARDED_NS,
+    DISCARDED_STEPS,
+    MOST_PARTS,
+    BlockUnderWay,
+    MeasurementUnderWay,
+    balanced_orders,
+)
 
-# A block lasts at least this long: the mean of fewer steps varies more than most settings are worth.
-BLOCK_STEPS = 30
-BLOCK_NS = 500_000_000
-# After a switch these steps, and this time, do not count: rebuilt loaders, the allocator, caches.
-DISCARDED_STEPS = TRANSITION_STEPS
-DISCARDED_NS = 100_000_000
 # While a judge computes, no block is measured, for this long at most: the judge takes processor time.
 JUDGE_NS = 10_000_000_000
 # Pairs that are repeated because something cut in (a pause, emptying the cache), besides one per pair.
 _REPEATED = 10
-
-
-@dataclass
-class _Block:
-    """The block under way; `first_step` is None during the transition."""
-
-    arm: Arm
-    switch_step: int
-    switch_ns: int
-    # Changes when something cuts in.
-    mark: tuple[int, int]
-    first_step: int | None = None
-    began_ns: int = 0
-    began_energy_j: float | None = None
-
-
-@dataclass
-class _Measuring:
-    """A measurement in progress. Pairs count from 0; `position` is 0 or 1, and -1 in the block of arm B that
-    warms up and is not recorded."""
-
-    row: MeasurementRow
-    values: dict[Arm, dict[str, Any]]
-    orders: list[tuple[Arm, Arm]]
-    arm: Arm = Arm.A
-    settings: object = None
-    pair: int = 0
-    position: int = -1
-    repeated: int = 0
-    judge_deadline_ns: int = 0
-    block: _Block | None = None
-    first: MeasurementBlockRow | None = None
 
 
 class Measuring(StepAction):
@@ -100,7 +71,7 @@ class Measuring(StepAction):
         self._live = live
         self._journal = context.journal
         self._clock_ns = context.clock_ns
-        self._current: _Measuring | None = None
+        self._current: MeasurementUnderWay | None = None
         self._count = 0
         self._due = NEVER
         self._deadline_ns: int | None = None
@@ -158,14 +129,16 @@ class Measuring(StepAction):
         if block.mark != _mark(boundary):
             self._repeat(current, boundary)
             return
+        block_ns = current.least_ns(BLOCK_NS)
         if block.first_step is None:
             if self.to_judge.is_busy and (now_ns := self._clock_ns()) < current.judge_deadline_ns:
                 block.switch_step, block.switch_ns = boundary.step, now_ns
-            if self._has_passed(boundary, block.switch_step, block.switch_ns, DISCARDED_STEPS, DISCARDED_NS):
+            discarded_ns = current.least_ns(DISCARDED_NS)
+            if self._has_passed(boundary, block.switch_step, block.switch_ns, DISCARDED_STEPS, discarded_ns):
                 block.first_step, block.began_energy_j = boundary.step, self._meter.read_j()
                 block.began_ns = self._clock_ns()
-                self._has_passed(boundary, block.first_step, block.began_ns, BLOCK_STEPS, BLOCK_NS)
-        elif self._has_passed(boundary, block.first_step, block.began_ns, BLOCK_STEPS, BLOCK_NS):
+                self._has_passed(boundary, block.first_step, block.began_ns, BLOCK_STEPS, block_ns)
+        elif self._has_passed(boundary, block.first_step, block.began_ns, BLOCK_STEPS, block_ns):
             self._end_block(current, block, boundary)
 
     def finish(self, boundary: Boundary) -> None:
@@ -192,7 +165,7 @@ class Measuring(StepAction):
             self._end(boundary, MeasurementEnd.COMPLETED, f"Conclusive after {pairs}.")
         self._context.answer(command.command_id, state, boundary.step, message)
 
-    def _planned(self, command: CommandRow, step: int) -> _Measuring:
+    def _planned(self, command: CommandRow, step: int) -> MeasurementUnderWay:
         """Return the measurement that `command` requests. Raises StepscopeError or ValueError."""
         if self._current is not None:
             row = self._current.row
@@ -216,20 +189,20 @@ class Measuring(StepAction):
             int(request.keep_if_better),
         )
         orders = balanced_orders(request.pairs, command.command_id)
-        return _Measuring(row, {Arm.A: before, Arm.B: after}, orders, settings=self._live.current)
+        return MeasurementUnderWay(row, {Arm.A: before, Arm.B: after}, orders, settings=self._live.current)
 
-    def _begin_block(self, current: _Measuring, boundary: Boundary) -> None:
+    def _begin_block(self, current: MeasurementUnderWay, boundary: Boundary) -> None:
         """Switch to the arm of the next block, if it is another one."""
-        arm = Arm.B if current.position < 0 else current.orders[current.pair][current.position]
+        arm = current.next_arm
         if arm is not current.arm and not self._switch(current, arm, boundary):
             return
         boundary.changed(boundary.step)
         current.settings = self._live.current
         now_ns = self._clock_ns()
-        current.block = _Block(arm, boundary.step, now_ns, _mark(boundary))
+        current.block = BlockUnderWay(arm, boundary.step, now_ns, _mark(boundary))
         self._due, self._deadline_ns = boundary.step + DISCARDED_STEPS, None
 
-    def _switch(self, current: _Measuring, arm: Arm, boundary: Boundary) -> bool:
+    def _switch(self, current: MeasurementUnderWay, arm: Arm, boundary: Boundary) -> bool:
         """Apply the settings of `arm`; return False if that fails, which ends the measurement."""
         try:
             self._live.switch(
@@ -255,32 +228,20 @@ class Measuring(StepAction):
         self._due, self._deadline_ns = NEVER, from_ns + duration_ns
         return self._clock_ns() >= self._deadline_ns
 
-    def _end_block(self, current: _Measuring, block: _Block, boundary: Boundary) -> None:
-        """Record the block, unless it only warmed up, and begin the next one or end."""
+    def _end_block(self, current: MeasurementUnderWay, block: BlockUnderWay, boundary: Boundary) -> None:
+        """Record the block or part, unless it only warmed up, and begin the next one or end."""
         assert block.first_step is not None
-        if current.position >= 0:
-            row = MeasurementBlockRow(
-                current.row.number,
-                current.pair + 1,
-                current.position + 1,
-                block.arm,
-                block.first_step,
-                boundary.step - 1,
-                block.began_ns,
-                self._clock_ns(),
-                self._context.marks.settings_version,
-                block.began_energy_j,
-                self._meter.read_j(),
-            )
-            # A pair is recorded as a whole, because one that something cuts into is repeated.
-            if current.first is None:
-                current.first = row
-            else:
-                self._journal.put(current.first)
+        if current.position < 0:
+            current.parts = self._parts(current, boundary.step - block.first_step)
+        else:
+            current.recorded.append(self._row(current, block, boundary))
+        current.position += 1
+        # A pair is recorded as a whole, because one that something cuts into is repeated.
+        if len(current.recorded) == len(Arm) * current.parts:
+            for row in current.recorded:
                 self._journal.put(row)
-                current.first = None
-                current.pair += 1
-        current.position = 1 if current.first is not None else 0
+            current.recorded.clear()
+            current.pair, current.position = current.pair + 1, 0
         if current.pair == len(current.orders):
             number, is_judged = current.row.number, bool(current.row.keeps_if_better)
             self._end(boundary, MeasurementEnd.COMPLETED, "All pairs were measured.")
@@ -291,17 +252,47 @@ class Measuring(StepAction):
             current.judge_deadline_ns = self._clock_ns() + JUDGE_NS
         self._begin_block(current, boundary)
 
-    def _repeat(self, current: _Measuring, boundary: Boundary) -> None:
+    def _parts(self, current: MeasurementUnderWay, steps: int) -> int:
+        """Return the number of parts of each block, from the steps in the one that warmed up."""
+        is_cpu = self._context.device.facts.kind is DeviceKind.CPU
+        names = current.values[Arm.B]
+        if not is_cpu or any(
+            name not in SPECS or SPECS[name].effect is not Effect.NEXT_STEP for name in names
+        ):
+            return 1
+        return max(1, min(MOST_PARTS, steps // BLOCK_STEPS))
+
+    def _row(
+        self, current: MeasurementUnderWay, block: BlockUnderWay, boundary: Boundary
+    ) -> MeasurementBlockRow:
+        """Return the row of a block or part that ends before the next step."""
+        assert block.first_step is not None
+        return MeasurementBlockRow(
+            current.row.number,
+            current.pair + 1,
+            current.position + 1,
+            block.arm,
+            block.first_step,
+            boundary.step - 1,
+            block.began_ns,
+            self._clock_ns(),
+            self._context.marks.settings_version,
+            block.began_energy_j,
+            self._meter.read_j(),
+        )
+
+    def _repeat(self, current: MeasurementUnderWay, boundary: Boundary) -> None:
         """Begin the pair under way once more: something cut in."""
         current.repeated += 1
         if current.repeated > current.row.pairs + _REPEATED:
             message = "Its blocks were interrupted too often, by pauses or by memory that ran out."
             self._end(boundary, MeasurementEnd.FAILED, message)
             return
-        current.first, current.position = None, min(current.position, 0)
+        current.recorded.clear()
+        current.position = min(current.position, 0)
         self._begin_block(current, boundary)
 
-    def _changed(self, current: _Measuring, boundary: Boundary) -> None:
+    def _changed(self, current: MeasurementUnderWay, boundary: Boundary) -> None:
         """The run changed settings by itself, as after memory ran out."""
         was_undone = current.arm is Arm.B and self._live.trial is None
         if was_undone:
@@ -328,7 +319,9 @@ class Measuring(StepAction):
         boundary.changed(boundary.step)
         self._record_end(current, boundary.step, state, message)
 
-    def _record_end(self, current: _Measuring, step: int, state: MeasurementEnd, message: str) -> None:
+    def _record_end(
+        self, current: MeasurementUnderWay, step: int, state: MeasurementEnd, message: str
+    ) -> None:
         self._meter.close()
         now_ns, row = self._clock_ns(), current.row
         self._journal.put(MeasurementEndRow(row.number, step, now_ns, state, message))
@@ -339,16 +332,6 @@ class Measuring(StepAction):
         self._journal.put(
             EventRow(now_ns, step, EventKind.MEASUREMENT, severity, "measured", text, detail, row.command_id)
         )
-
-
-def balanced_orders(pairs: int, seed: str) -> list[tuple[Arm, Arm]]:
-    """Return the orders of so many pairs: half AB, half BA, shuffled by a generator with this seed."""
-    rng = random.Random(seed)
-    first = [(Arm.A, Arm.B), (Arm.B, Arm.A)]
-    rng.shuffle(first)
-    orders = list(chain.from_iterable([first] * (pairs // 2 + 1)))[:pairs]
-    rng.shuffle(orders)
-    return orders
 
 
 def _mark(boundary: Boundary) -> tuple[int, int]:

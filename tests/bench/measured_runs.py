@@ -25,7 +25,7 @@ from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.supervisor.measuring import Measurement, read_measurement
 from harness.train.workload import Workload
-from harness.watch.measuring import BLOCK_NS, DISCARDED_NS
+from harness.watch.measured_blocks import BLOCK_NS, DISCARDED_NS
 from harness.watch.steps import Steps
 from tests.bench.effect_runs import Work, calibrate, compute, hogs
 from tests.bench.rig import Recording

@@ -1,6 +1,7 @@
 """Measurement of a change in a live run: its blocks, and what ends it."""
 
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,14 +12,15 @@ from harness.device.testing.nvml import FakeGpu, FakeNvml
 from harness.records.measurement import Arm, ConclusiveRequest, MeasurementEnd
 from harness.records.run import CommandKind, CommandState, EventKind
 from harness.train.policies import PolicyResult, apply_policy
-from harness.watch.measuring import (
+from harness.watch.measured_blocks import (
     BLOCK_NS,
     BLOCK_STEPS,
+    DISCARDED_NS,
     DISCARDED_STEPS,
-    JUDGE_NS,
-    Measuring,
+    MOST_PARTS,
     balanced_orders,
 )
+from harness.watch.measuring import JUDGE_NS, Measuring
 from harness.watch.steps import Steps
 from tests.measuring_factories import MEASURED, STEP_NS, MeasuredRun
 from tests.train_factories import raising
@@ -69,12 +71,49 @@ def test_a_block_has_thirty_steps_and_half_a_second_after_the_transition(step_ns
     run.measure(amp="bf16")
     run.take(20_000, step_ns)
     assert run.ends
+    sums_ns = Counter[tuple[int, str]]()
     for before, block in zip([None, *run.blocks], run.blocks, strict=False):
         assert block.last_step - block.first_step + 1 >= BLOCK_STEPS
-        assert block.t_ns - block.began_ns >= BLOCK_NS
+        sums_ns[block.pair, block.arm] += block.t_ns - block.began_ns
         if before is not None:
             assert block.first_step - before.last_step > DISCARDED_STEPS
-            assert block.began_ns - before.t_ns >= 100_000_000
+            assert block.began_ns - before.t_ns >= DISCARDED_NS // MOST_PARTS
+    assert len(sums_ns) == 16
+    assert min(sums_ns.values()) >= BLOCK_NS
+
+
+@pytest.mark.parametrize(
+    ("step_ns", "change", "parts"),
+    [
+        (1_000_000, {"amp": "bf16"}, MOST_PARTS),
+        (5_000_000, {"amp": "bf16"}, 3),
+        (100_000_000, {"amp": "bf16"}, 1),
+        (1_000_000, {"batch_size": 16}, 1),
+        (1_000_000, {"amp": "bf16", "batch_size": 16}, 1),
+    ],
+)
+def test_blocks_of_short_steps_alternate_in_parts_where_a_change_takes_effect_at_once(
+    step_ns: int, change: dict[str, Any], parts: int
+) -> None:
+    run = MeasuredRun()
+    run.measure(**change)
+    while not run.blocks:
+        run.take(1, step_ns)
+    arms = "".join(block.arm for block in run.blocks if block.pair == 1)
+    assert arms in {("ABBA" * 3)[: 2 * parts], ("BAAB" * 3)[: 2 * parts]}
+    assert [block.position for block in run.blocks] == list(range(1, 2 * parts + 1))
+
+
+def test_what_cuts_into_a_part_repeats_the_whole_pair(run: MeasuredRun) -> None:
+    run.measure(amp="bf16")
+    while not run.blocks:
+        run.take(1, 1_000_000)
+    run.take(300, 1_000_000)
+    run.request(CommandKind.PAUSE)
+    run.request(CommandKind.RESUME, "c2")
+    run.take(20_000, 1_000_000)
+    assert run.ends
+    assert Counter(block.pair for block in run.blocks) == dict.fromkeys(range(1, 9), 2 * MOST_PARTS)
 
 
 def test_a_pair_that_a_pause_cuts_into_is_measured_again(run: MeasuredRun) -> None:

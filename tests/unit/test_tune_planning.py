@@ -22,7 +22,7 @@ from harness.tune.planning import (
     unmeasured,
 )
 from harness.tune.rows import Comparison, Goal, TrialOutcome, TrialStage
-from harness.watch.measuring import BLOCK_NS, BLOCK_STEPS, DISCARDED_NS, DISCARDED_STEPS
+from harness.watch.measured_blocks import BLOCK_NS, BLOCK_STEPS, DISCARDED_NS, DISCARDED_STEPS
 from tests.tune_factories import CPU, a_trial, a_tune, completed
 
 GPU = CPU._replace(
