@@ -20,7 +20,7 @@ st.html(_STATIC / "stepscope.css")
 canvas.preload()
 st.logo(str(_STATIC / "logo.svg"))
 _PAGES = {
-    "live": st.Page(live.page, title="Live", icon=":material/monitoring:", url_path="live", default=True),
+    "live": st.Page(live.page, title="Live", icon=":material/monitoring:", default=True),
     "memory": st.Page(memory.page, title="Memory", icon=":material/memory:", url_path="memory"),
     "profiler": st.Page(profiler.page, title="Profiler", icon=":material/speed:", url_path="profiler"),
     "runs": st.Page(runs.page, title="Runs", icon=":material/list:", url_path="runs"),

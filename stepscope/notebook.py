@@ -5,8 +5,8 @@ from collections.abc import Callable
 from html import escape
 from typing import Any
 
-# The dashboard's default address.
-_PAGE = "http://localhost:8501/live"
+# The Live page, which is the first one, at the default address of the dashboard.
+_PAGE = "http://localhost:8501/"
 
 
 def in_notebook() -> bool:

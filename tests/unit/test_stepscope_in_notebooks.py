@@ -50,7 +50,7 @@ def test_a_summary_writer_without_a_run_says_what_to_do() -> None:
 
 def test_a_run_links_to_its_page_in_a_notebook(training: SmallTraining, tmp_path: Path) -> None:
     with watch(training, tmp_path, "mine") as run:
-        assert f'href="http://localhost:8501/live?run={folder_of(tmp_path).run_id}"' in run._repr_html_()
+        assert f'href="http://localhost:8501/?run={folder_of(tmp_path).run_id}"' in run._repr_html_()
 
 
 class FakeNotebook:
