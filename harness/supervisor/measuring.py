@@ -144,8 +144,9 @@ def read_measurement(reader: LogReader, number: int, is_run_over: bool = False) 
     if plan is None or not _is_valid(plan):
         return None
     end = reader.measurements.end(number)
+    # A live run may record a pair between two queries: each may have more blocks than the one before.
     blocks = reader.measurements.blocks(number)
-    sums = reader.measurements.sums(number)
+    sums = reader.measurements.sums(number)[: len(blocks)]
     on_device = bool(sums) and all(one.device_ns is not None for one in sums)
     times_ns = reader.measurements.step_times_ns(number, on_device=on_device)
     figures = _figures(blocks, sums, times_ns, on_device)
@@ -251,6 +252,7 @@ def _figures(
     return [
         _block_figures(pair, arm, parts[pair, arm], times, on_device)
         for (pair, arm), times in times_ns.items()
+        if (pair, arm) in parts
     ]
 
 

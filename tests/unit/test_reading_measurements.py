@@ -47,6 +47,16 @@ def test_the_effect_is_read_from_the_steps_of_the_blocks(tmp_path: Path) -> None
         assert read_measurement(reader, 2) is None
 
 
+def test_a_pair_that_is_recorded_between_two_queries_is_left_for_the_next_reading(tmp_path: Path) -> None:
+    write_measured_log(tmp_path / "log.sqlite3", pairs=10, planned=64, end=None)
+    with LogReader(tmp_path / "log.sqlite3") as reader:
+        known = reader.measurements.blocks
+        reader.measurements.blocks = lambda number: known(number)[:18]  # type: ignore[method-assign]
+        measurement = read_measurement(reader, 1)
+    assert measurement is not None
+    assert (measurement.pairs, measurement.effect.pairs) == (9, 9)
+
+
 def test_a_measurement_in_progress_has_an_expected_time_to_its_end(tmp_path: Path) -> None:
     write_measured_log(tmp_path / "log.sqlite3", end=None)
     with LogReader(tmp_path / "log.sqlite3") as reader:
