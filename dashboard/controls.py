@@ -305,10 +305,11 @@ def _scalars(run: str, names: Sequence[str]) -> None:
 
 
 def _view() -> None:
-    st.session_state.setdefault(state.Key.WINDOW, state.ChartWindow.ALL.value)
     st.segmented_control(
         "Steps shown",
         [window.value for window in state.ChartWindow],
+        # A value set by session_state is sent once, and a tick may come before it is drawn.
+        default=state.ChartWindow.ALL.value,
         key=state.Key.WINDOW,
         required=True,
         label_visibility="collapsed",

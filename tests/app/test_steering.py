@@ -111,7 +111,7 @@ def test_empty_cache_pause_and_stop_are_sent(
 def test_a_click_whose_callback_runs_twice_is_sent_once(
     live: LiveRun, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state, "_REPEATED_S", 60.0)
+    monkeypatch.setattr(state, "_SAME_CLICK_S", 60.0)
     app = open_page(run=live.folder.run_id)
     for key in ("empty_cache", "empty_cache", "pause", "empty_cache"):
         app.button(key=key).click().run()

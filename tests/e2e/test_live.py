@@ -45,6 +45,7 @@ def test_the_figures_and_the_chart_follow_the_run(tab: Tab, run: RunFolder) -> N
     )
     assert f"step {last_step:,}" in footer
     tab.badge("running").wait_for()
+    assert tab.page.get_by_role("radio", checked=True, name="all").count() == 1
 
 
 def test_a_hover_label_stays_while_the_chart_goes_on(tab: Tab, run: RunFolder) -> None:
