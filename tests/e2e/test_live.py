@@ -5,7 +5,7 @@ import re
 from functools import partial
 
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Browser, Route, expect
 
 from harness.records.run import RunState
 from harness.store.folder import RunFolder
@@ -45,7 +45,15 @@ def test_the_figures_and_the_chart_follow_the_run(tab: Tab, run: RunFolder) -> N
     )
     assert f"step {last_step:,}" in footer
     tab.badge("running").wait_for()
-    assert tab.page.get_by_role("radio", checked=True, name="all").count() == 1
+
+
+def test_a_new_session_shows_which_steps_are_drawn(
+    dashboard: Dashboard, run: RunFolder, browser: Browser
+) -> None:
+    with browser.new_context() as window:
+        page = window.new_page()
+        page.goto(dashboard.url)
+        expect(page.get_by_role("radio", name="all", checked=True)).to_be_visible(timeout=30_000)
 
 
 def test_a_hover_label_stays_while_the_chart_goes_on(tab: Tab, run: RunFolder) -> None:
