@@ -20,8 +20,7 @@ def record_loader(
     ones; return whether there was one. Values that become known are no change."""
     values, failure = switches.loaders.values(), switches.loaders.take_failure()
     changed = {name: value for name, value in values.items() if earlier.get(name, value) != value}
-    context.marks.settings_version += 1
-    version, now_ns = context.marks.settings_version, context.clock_ns()
+    version, now_ns = context.marks.begin_version(), context.clock_ns()
     settings, new = json.dumps(switches.take_over(values)), json.dumps(changed)
     context.journal.put(SettingsRow(version, step, now_ns, settings, new, None))
     if failure is None and not changed:

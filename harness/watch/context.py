@@ -40,6 +40,14 @@ class Marks:
 
     settings_version: int = 1
     flags: int = int(StepFlag.WARM_UP)
+    # Another one is in effect only while a measurement switches between two known versions.
+    newest_version: int = 1
+
+    def begin_version(self) -> int:
+        """Return the number of a new version of the settings, which is in effect from now on."""
+        self.newest_version += 1
+        self.settings_version = self.newest_version
+        return self.newest_version
 
 
 @dataclass(slots=True)

@@ -63,6 +63,14 @@ class LiveChange(NamedTuple):
         return _differing(self.before, self.after)
 
 
+class _Switched(NamedTuple):
+    """The versions of a measurement's settings, by whether they are its trial. `newest` is its command, and
+    the newest version of all when the last of them began."""
+
+    newest: tuple[str, int]
+    versions: dict[bool, int]
+
+
 class LiveSettings(StepAction):
     """Changes the settings of `workload` between two steps, on the training thread.
 
@@ -81,6 +89,7 @@ class LiveSettings(StepAction):
         self._journal = context.journal
         self._marks = context.marks
         self._clock_ns = context.clock_ns
+        self._switched = _Switched(("", 0), {})
         self.changes: list[LiveChange] = []
         self.trial: LiveChange | None = None
         self.cap_is_due = device.facts.kind is not DeviceKind.CPU
@@ -167,12 +176,20 @@ class LiveSettings(StepAction):
 
     def switch(self, values: Mapping[str, Any], step: int, command_id: str, *, is_trial: bool) -> None:
         """Apply `values` for a measurement before `step`, without an event. A trial is undone when memory
-        runs out, whatever the policy. Raises as `apply`."""
+        runs out, whatever the policy. Both sides of a measurement have one version of the settings each,
+        however often it switches, unless another version begins in between. Raises as `apply`."""
         before = self.current
         after, changed = self._validated(before, values)
         self._apply(after)
-        recorded = self._workload.recorded(after)
-        version = self._put_version({name: recorded[name] for name in changed}, step, command_id)
+        known = self._switched if self._switched.newest == (command_id, self._marks.newest_version) else None
+        version = None if known is None else known.versions.get(is_trial)
+        # Readers take the newest version for the one in effect after a measurement.
+        if version is None or not (is_trial or version == self._marks.newest_version):
+            recorded = self._workload.recorded(after)
+            version = self._put_version({name: recorded[name] for name in changed}, step, command_id)
+            versions = {} if known is None else known.versions
+            self._switched = _Switched((command_id, version), {**versions, is_trial: version})
+        self._marks.settings_version = version
         self.trial = LiveChange(before, after, step, version, command_id, "") if is_trial else None
 
     def cap(self) -> None:
@@ -240,8 +257,7 @@ class LiveSettings(StepAction):
 
     def _put_version(self, new: Mapping[str, Any], step: int, command_id: str | None) -> int:
         """Record a new version of the settings in effect, of which `new` changed."""
-        self._marks.settings_version += 1
-        version = self._marks.settings_version
+        version = self._marks.begin_version()
         values = json.dumps(self._workload.recorded(self.current))
         self._journal.put(SettingsRow(version, step, self._clock_ns(), values, json.dumps(new), command_id))
         return version

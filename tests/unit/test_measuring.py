@@ -57,6 +57,28 @@ def test_each_arm_runs_under_its_own_settings(run: MeasuredRun) -> None:
     assert {row.command_id for row in run.journal.settings} == {MEASURED}
 
 
+def test_each_arm_has_one_version_of_the_settings_however_often_the_run_switches(run: MeasuredRun) -> None:
+    run.measure(amp="bf16")
+    run.take(20_000, 1_000_000)
+    assert run.ends
+    assert [row.version for row in run.journal.settings] == [2, 3]
+    assert {block.arm: block.settings_version for block in run.blocks} == {Arm.B: 2, Arm.A: 3}
+    assert run.marks.settings_version == run.marks.newest_version == 3
+
+
+@pytest.mark.parametrize("steps", range(400, 800, 40))
+def test_after_a_version_that_begins_in_between_the_newest_one_has_the_settings_before(steps: int) -> None:
+    run = MeasuredRun()
+    run.measure(amp="bf16")
+    run.take(steps)
+    run.marks.begin_version()
+    run.take(LONG)
+    assert run.ends
+    newest = run.journal.settings[-1]
+    assert 6 <= newest.version <= 7
+    assert (json.loads(newest.settings)["amp"], run.marks.settings_version) == ("off", newest.version)
+
+
 def test_half_of_the_pairs_begin_with_either_arm_in_random_order() -> None:
     orders = [balanced_orders(20, str(seed)) for seed in range(50)]
     assert all(order.count((Arm.A, Arm.B)) == 10 for order in orders)
