@@ -179,14 +179,7 @@ def memory_bars(runs: Sequence[Compared]) -> dict[str, Any] | None:
         )
         for at, part in enumerate(parts)
     ]
-    layout = {
-        **_plain(runs, "memory", top_px=58),
-        "barmode": "stack",
-        "bargap": 0.34,
-        "hovermode": "closest",
-        "xaxis": panel_axis("memory, GiB") | {"fixedrange": True, "rangemode": "tozero"},
-        "yaxis": panel_axis("") | {"autorange": "reversed", "fixedrange": True, "type": "category"},
-    }
+    layout = _plain(runs, "memory", top_px=58) | _stacked("memory, GiB")
     label = "Memory breakdown of the newest sample of each run, stacked."
     footer = "The newest sample of each run, between two steps; not its peak."
     return _roomy(panel(traces, layout, label, 150 + 52 * len(measured)) | {"footer": footer})
@@ -209,20 +202,24 @@ def kind_bars(runs: Sequence[Compared]) -> dict[str, Any] | None:
         _kind_bar(kind, names, [_kind_ms(kinds, kind, named) for kinds in per_run], at)
         for at, kind in enumerate(shown)
     ]
-    layout = {
-        **_plain(runs, "kinds"),
-        "barmode": "stack",
-        "bargap": 0.34,
-        "hovermode": "closest",
-        "xaxis": panel_axis("profiled time per step, ms") | {"fixedrange": True, "rangemode": "tozero"},
-        "yaxis": panel_axis("") | {"autorange": "reversed", "fixedrange": True, "type": "category"},
-    }
+    layout = _plain(runs, "kinds") | _stacked("profiled time per step, ms")
     label = "Kinds of work per step in the newest profile of each run, stacked."
     clocks = {run.facts.profile.is_on_device for run in profiled if run.facts.profile is not None}
     footer = "Kernels on the device." if clocks == {True} else "Operators on the CPU."
     if len(clocks) == 2:
         footer = "Some profiles have kernels on the device, others operators on the CPU."
     return _roomy(panel(traces, layout, label, 130 + 52 * len(profiled)) | {"footer": footer})
+
+
+def _stacked(title: str) -> dict[str, Any]:
+    """Return the part of a layout for stacked bars, one per run, along an axis with a title."""
+    return {
+        "barmode": "stack",
+        "bargap": 0.34,
+        "hovermode": "closest",
+        "xaxis": panel_axis(title) | {"fixedrange": True, "rangemode": "tozero"},
+        "yaxis": panel_axis("") | {"autorange": "reversed", "fixedrange": True, "type": "category"},
+    }
 
 
 def _kinds_ms(run: Compared) -> dict[str, float]:
