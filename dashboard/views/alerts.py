@@ -15,10 +15,10 @@ _BADGES = {
 
 
 def alert_line(alerts: Sequence[Alert], run: str) -> None:
-    """Draw a badge for each alert and a link to the Memory page; nothing without alerts."""
-    if not alerts:
-        return
+    """Draw a badge for each alert and a link to the Memory page; an empty container without alerts."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="alerts"):
+        if not alerts:
+            return
         for alert in alerts:
             color, icon = _BADGES[alert.urgency]
             st.badge(plain(alert.label), icon=icon, color=color, help=plain(alert.sentence))  # type: ignore[arg-type]  # a Literal

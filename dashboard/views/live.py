@@ -41,7 +41,8 @@ _LONGEST_BADGE = 80
 
 def page() -> None:
     """Draw the page."""
-    show_problem()
+    with st.container():
+        show_problem()
     state.renew_start_token()
     folder = header.run_or_welcome()
     if folder is None:
@@ -49,10 +50,14 @@ def page() -> None:
     drawn_for = controls_stamp(read_token(folder))
     view = run_data.read_view(folder)
     _header(view)
-    banner(view.status)
+    # In containers that are always there: with another number of elements before it, Streamlit would replace
+    # the chart by a new one, and show both for a moment.
+    with st.container():
+        banner(view.status)
     control_bar(view)
-    measuring.form(view)
-    measuring.progress(view)
+    with st.container():
+        measuring.form(view)
+        measuring.progress(view)
     goes_on = not view.status.state.is_over
     every_s = (_FAST_TICK_S if state.is_polling_faster() else _TICK_S) if goes_on else None
     st.fragment(_tick, run_every=every_s)(view, drawn_for, every_s)

@@ -150,8 +150,11 @@ class Tab:
 
     def drawn(self, name: str) -> str:
         """One of the chart's own data attributes, as the browser names it."""
-        expect(self.chart).to_have_count(1)  # While the page is drawn anew there are two for a moment.
-        return self.chart.evaluate("(chart, name) => chart.dataset[name] ?? ''", name) or ""
+        read = "(charts, name) => charts.map(chart => chart.dataset[name] ?? '')"
+        # While the page is drawn anew there are two for a moment.
+        return str(
+            self.until(lambda: self.chart.evaluate_all(read, name), lambda all_read: len(all_read) == 1)[0]
+        )
 
     @property
     def last_step(self) -> int:

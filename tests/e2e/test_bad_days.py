@@ -105,6 +105,7 @@ def test_a_killed_run_says_so_and_keeps_its_log(tab: Tab, dashboard: Dashboard) 
     folder = dashboard.begin("to kill")
     tab.watch(folder.run_id)
     tab.wait_for_steps(1)
+    tab.chart.evaluate("chart => { chart.dataset.mark = 'same'; }")
     assert signal_run(folder, signal.SIGKILL)
     dashboard.wait_for(folder, RunState.KILLED)
     tab.badge("killed").wait_for()
@@ -112,6 +113,7 @@ def test_a_killed_run_says_so_and_keeps_its_log(tab: Tab, dashboard: Dashboard) 
     alert = tab.expect_alert(f"Killed by SIGKILL at step {last:,}")
     expect(alert).to_contain_text(re.compile(f"after step {last:,} w|Everything is in the log"))
     tab.until(lambda: tab.last_step, lambda step: step == last)
+    assert tab.drawn("mark") == "same"
 
 
 def test_a_run_that_cannot_be_sent_a_command_is_stopped_from_the_page_all_the_same(
