@@ -1,6 +1,7 @@
 """One run's folder: the paths of its files, its request, and the end of its output."""
 
 import json
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -58,6 +59,19 @@ class RunFolder:
     def log(self) -> Path:
         """The log, which only the training process writes."""
         return self.path / "log.sqlite3"
+
+    def rank_log(self, rank: int) -> Path:
+        """Return the log of one rank of a run with several processes; that of rank 0 is `log`."""
+        return self.path / f"log.rank{rank}.sqlite3" if rank else self.log
+
+    def rank_logs(self) -> dict[int, Path]:
+        """Return the existing logs by rank, in the order of ranks; a run of one process has rank 0 only."""
+        logs = {0: self.log} if _is_own_file(self.log) else {}
+        for path in self.path.glob("log.rank*.sqlite3"):
+            number = re.fullmatch(r"log\.rank([1-9][0-9]{0,5})\.sqlite3", path.name)
+            if number and _is_own_file(path):
+                logs[int(number[1])] = path
+        return dict(sorted(logs.items()))
 
     @property
     def control(self) -> Path:
@@ -118,6 +132,11 @@ class RunFolder:
         except OSError:
             return []
         return text.splitlines()[-lines:] if lines > 0 else []
+
+
+def _is_own_file(path: Path) -> bool:
+    """Return whether `path` is a regular file in the folder itself."""
+    return path.is_file() and not path.is_symlink()
 
 
 def shown_name(name: object, run_id: str) -> str:
