@@ -16,7 +16,7 @@ from harness.errors import StepscopeError
 from harness.identity import identify, new_nonce, write_identity
 from harness.remote.protocol import News, NodeRequest, Pull
 from harness.store.control import ControlLog
-from harness.store.folder import RunFolder, write_request
+from harness.store.folder import RunFolder, RunRequest, write_request
 from harness.store.replica import read_rows
 from harness.store.vital_signs import read_vital_signs
 from harness.supervisor.launch import Process, Spawn, child_environment, spawn, training_command
@@ -54,9 +54,7 @@ class NodeRun(Closing):
         self._folder = RunFolder(home / "runs" / request.run_id)
         try:
             self._folder.path.mkdir(mode=0o700, parents=True)
-            write_request(
-                self._folder.path, request.name, request.created_unix_ns, request.settings_json, None
-            )
+            write_request(self._folder.path, RunRequest(*request))
             nonce = new_nonce()
             environ = child_environment(os.environ, nonce)
             self._process = start(training_command(self._folder), environ, self._folder.output)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from harness.files.plain_json import json_object
 from harness.files.regular import read_end, read_whole, write_private
 from harness.records.imported import ImportOrigin
+from harness.records.ranks import MOST_RANKS
 from harness.records.remote import RemoteRequest
 from harness.records.script import ScriptOrigin
 from harness.store.earlier_names import current_names
@@ -42,13 +43,20 @@ class RunRequest(NamedTuple):
     imported: ImportOrigin | None = None
     # Where it trains; None: on the machine of the home.
     remote: RemoteRequest | None = None
+    # The number of processes that train it together.
+    ranks: int = 1
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The self-contained folder of one run: copy it to share the run, delete it to delete the run."""
+    """The self-contained folder of one run: copy it to share the run, delete it to delete the run.
+
+    In a run of several processes each rank has files of its own; those of rank 0 have the names that a run of
+    one process has.
+    """
 
     path: Path
+    rank: int = 0
 
     @property
     def run_id(self) -> str:
@@ -57,16 +65,17 @@ class RunFolder:
 
     @property
     def log(self) -> Path:
-        """The log, which only the training process writes."""
-        return self.path / "log.sqlite3"
+        """The log, which only the training process of the rank writes."""
+        return self._of_rank("log", ".sqlite3")
 
     def rank_log(self, rank: int) -> Path:
         """Return the log of one rank of a run with several processes; that of rank 0 is `log`."""
-        return self.path / f"log.rank{rank}.sqlite3" if rank else self.log
+        return RunFolder(self.path, rank).log
 
     def rank_logs(self) -> dict[int, Path]:
         """Return the existing logs by rank, in the order of ranks; a run of one process has rank 0 only."""
-        logs = {0: self.log} if _is_own_file(self.log) else {}
+        first = self.rank_log(0)
+        logs = {0: first} if _is_own_file(first) else {}
         for path in self.path.glob("log.rank*.sqlite3"):
             number = re.fullmatch(r"log\.rank([1-9][0-9]{0,5})\.sqlite3", path.name)
             if number and _is_own_file(path):
@@ -86,12 +95,12 @@ class RunFolder:
     @property
     def alive(self) -> Path:
         """The file that the training process locks while it lives; its mtime is the heartbeat."""
-        return self.path / "alive"
+        return self._of_rank("alive")
 
     @property
     def captures(self) -> Path:
         """The folder of captured snapshots, traces and out-of-memory reports; missing without any."""
-        return self.path / "captures"
+        return self._of_rank("captures")
 
     @property
     def labels(self) -> Path:
@@ -101,7 +110,15 @@ class RunFolder:
     @property
     def process(self) -> Path:
         """The training process's identity."""
-        return self.path / "process.json"
+        return self._of_rank("process", ".json")
+
+    @property
+    def rank_ends(self) -> Path:
+        """The exit codes of the ranks that failed, written by the process that started them."""
+        return self.path / "ranks.json"
+
+    def _of_rank(self, name: str, extension: str = "") -> Path:
+        return self.path / (f"{name}.rank{self.rank}{extension}" if self.rank else f"{name}{extension}")
 
     def request(self) -> RunRequest:
         """Read the request of the run. If it is missing or unreadable, the run is named after its folder, so
@@ -170,6 +187,9 @@ def _to_request(folder: RunFolder, values: dict[str, object]) -> RunRequest:
         raise ValueError("created_unix_ns is not a time in nanoseconds")
     if not isinstance(settings, dict):
         raise ValueError("settings is not a JSON object")
+    ranks = values.get("ranks", 1)
+    if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
+        raise ValueError("ranks is not a number of processes")
     return RunRequest(
         run_id=folder.run_id,
         name=shown_name(values.get("name"), folder.run_id),
@@ -179,6 +199,7 @@ def _to_request(folder: RunFolder, values: dict[str, object]) -> RunRequest:
         script=_to_origin(values.get("script")),
         imported=_to_import(values.get("imported")),
         remote=_to_remote(values.get("remote")),
+        ranks=ranks,
     )
 
 
@@ -212,25 +233,17 @@ def _to_remote(value: object) -> RemoteRequest | None:
     return row_json.from_json(RemoteRequest, json.dumps(value), ignore_unknown=True)
 
 
-def write_request(
-    folder: Path,
-    name: str,
-    created_unix_ns: int,
-    settings_json: str,
-    request_id: str | None = None,
-    script: ScriptOrigin | None = None,
-    imported: ImportOrigin | None = None,
-    remote: RemoteRequest | None = None,
-) -> None:
-    """Write the request of a new run in `folder`."""
-    request = {
+def write_request(folder: Path, request: RunRequest) -> None:
+    """Write the request of a new run in `folder`, whose name is the run's id."""
+    values = {
         "run_id": folder.name,
-        "name": name,
-        "created_unix_ns": created_unix_ns,
-        "settings": json.loads(settings_json),
-        "request_id": request_id,
-        "script": None if script is None else script._asdict(),
-        "imported": None if imported is None else imported._asdict(),
-        "remote": None if remote is None else remote._asdict(),
+        "name": request.name,
+        "created_unix_ns": request.created_unix_ns,
+        "settings": json.loads(request.settings_json),
+        "request_id": request.request_id,
+        "script": None if request.script is None else request.script._asdict(),
+        "imported": None if request.imported is None else request.imported._asdict(),
+        "remote": None if request.remote is None else request.remote._asdict(),
+        "ranks": request.ranks,
     }
-    write_private(folder / REQUEST, json.dumps(request, indent=1) + "\n")
+    write_private(folder / REQUEST, json.dumps(values, indent=1) + "\n")

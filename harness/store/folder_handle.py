@@ -19,9 +19,10 @@ class FolderHandle(Closing):
     def __init__(self, folder: RunFolder) -> None:
         """Open the folder. Raises OSError."""
         self._path = folder.path
+        self._rank = folder.rank
         self._descriptor: int | None = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._link = _DESCRIPTORS / str(self._descriptor)
-        self.steady = RunFolder(self._link) if self._link.exists() else folder
+        self.steady = RunFolder(self._link, folder.rank) if self._link.exists() else folder
 
     def locate(self) -> Path | None:
         """Return the folder's current path; None when it was deleted."""
@@ -39,7 +40,7 @@ class FolderHandle(Closing):
     def locate_log(self) -> Path | None:
         """Return the current path of the run's log; None when the folder was deleted."""
         path = self.locate()
-        return None if path is None else RunFolder(path).log
+        return None if path is None else RunFolder(path, self._rank).log
 
     def close(self) -> None:
         """Close the descriptor. Idempotent."""

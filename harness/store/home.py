@@ -180,24 +180,33 @@ class Home:
         now_unix_ns: int,
         request_id: str | None = None,
         remote: RemoteRequest | None = None,
+        ranks: int = 1,
     ) -> RunFolder:
         """Create the folder of a new run, with its request; `name` None: the model's name and a number.
+        `ranks` processes train it.
 
         Raises UsageError when the name is taken or not usable, HomeError when the home cannot be written.
         """
         own = parse_own(settings.model)
         stem = settings.model if own is None else printable(own.file.stem)[:_LONGEST_STEM]
-        return self._create(
-            name, stem, now_unix_ns, settings.model_dump_json(), request_id, None, None, remote
+        request = RunRequest(
+            "", "", now_unix_ns, settings.model_dump_json(), request_id, remote=remote, ranks=ranks
         )
+        return self._create(name, stem, request)
 
     def create_for_script(
-        self, name: str | None, origin: ScriptOrigin, now_unix_ns: int, request_id: str | None = None
+        self,
+        name: str | None,
+        origin: ScriptOrigin,
+        now_unix_ns: int,
+        request_id: str | None = None,
+        ranks: int = 1,
     ) -> RunFolder:
         """Create the folder of a run that trains a script; as `create`, named after the script."""
         module = origin.command.removeprefix("-m ")
         stem = Path(module).stem if module == origin.command else module.rpartition(".")[2]
-        return self._create(name, printable(stem)[:_LONGEST_STEM], now_unix_ns, "{}", request_id, origin)
+        request = RunRequest("", "", now_unix_ns, "{}", request_id, script=origin, ranks=ranks)
+        return self._create(name, printable(stem)[:_LONGEST_STEM], request)
 
     def create_imported(
         self, name: str | None, own_name: str, request: RunRequest, origin: ImportOrigin
@@ -205,27 +214,13 @@ class Home:
         """Create the folder of an imported run with the time, settings and script of `request`; as `create`.
         `name` None: `own_name`, with a number if it is taken."""
         created_unix_ns = min(request.created_unix_ns, time.time_ns())
-        return self._create(
-            name,
-            own_name[: LONGEST_NAME - 10],
-            created_unix_ns,
-            request.settings_json,
-            None,
-            request.script,
-            origin,
+        request = request._replace(
+            created_unix_ns=created_unix_ns, request_id=None, imported=origin, remote=None
         )
+        return self._create(name, own_name[: LONGEST_NAME - 10], request)
 
-    def _create(
-        self,
-        name: str | None,
-        stem: str,
-        now_unix_ns: int,
-        settings_json: str,
-        request_id: str | None,
-        script: ScriptOrigin | None,
-        imported: ImportOrigin | None = None,
-        remote: RemoteRequest | None = None,
-    ) -> RunFolder:
+    def _create(self, name: str | None, stem: str, request: RunRequest) -> RunFolder:
+        """Create the folder of `request`, which gets its id and its name here."""
         self.check_writable()
         # Two concurrent starts must not get the same name.
         with exclusive(self.runs_path / ".lock", self.patience_s):
@@ -233,16 +228,14 @@ class Home:
             if name is not None:
                 chosen = _validate_name(name, names)
             else:
-                chosen = stem if imported and stem not in names else _free_name(stem, names)
-            stamp = datetime.fromtimestamp(now_unix_ns / 1e9, UTC).strftime("%Y%m%d-%H%M%S")
+                chosen = stem if request.imported and stem not in names else _free_name(stem, names)
+            stamp = datetime.fromtimestamp(request.created_unix_ns / 1e9, UTC).strftime("%Y%m%d-%H%M%S")
             folder = RunFolder(self.runs_path / f"{stamp}-{secrets.token_hex(2)}")
             while folder.path.exists():
                 folder = RunFolder(self.runs_path / f"{stamp}-{secrets.token_hex(2)}")
             try:
                 folder.path.mkdir(mode=0o700)
-                write_request(
-                    folder.path, chosen, now_unix_ns, settings_json, request_id, script, imported, remote
-                )
+                write_request(folder.path, request._replace(name=chosen))
             except OSError as error:
                 shutil.rmtree(folder.path, ignore_errors=True)
                 raise HomeError(f"No run could be created in {self.path}: {error.strerror}.") from None

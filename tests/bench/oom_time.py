@@ -17,7 +17,7 @@ import numpy as np
 
 from harness.records.run import EventKind
 from harness.settings.resolve import resolve
-from harness.store.folder import RunFolder, write_request
+from harness.store.folder import RunFolder, RunRequest, write_request
 from harness.store.reader import LogReader
 from tests.bench.figures import Figure
 from tests.bench.oom_time_series import Statement, against_the_truth, simulated_run, statements
@@ -77,7 +77,7 @@ def died(run: CappedRun, folder: Path) -> list[Statement]:
             "max_seconds": _LONGEST_S,
         }
     )
-    write_request(folder, "oom-time", time.time_ns(), settings.model_dump_json())
+    write_request(folder, RunRequest(folder.name, "oom-time", time.time_ns(), settings.model_dump_json()))
     subprocess.run(
         [sys.executable, "-m", "harness", "_run", str(folder)],
         check=False,
