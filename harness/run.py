@@ -8,9 +8,10 @@ import faulthandler
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,6 +21,8 @@ from harness.device.find import open_device
 from harness.errors import HomeError, StepscopeError
 from harness.identity import identify_self, write_identity
 from harness.models.building import build_model
+from harness.ranks.group import process_group, rank_device
+from harness.ranks.place import read_place
 from harness.records.run import (
     DeviceKind,
     EventKind,
@@ -32,7 +35,7 @@ from harness.records.run import (
 from harness.settings import Settings
 from harness.settings.injection import describe, parse_injection
 from harness.settings.resolve import check_fit
-from harness.settings.spec import check_device, parse
+from harness.settings.spec import change, check_device, parse
 from harness.store.folder import RunFolder, RunRequest
 from harness.store.folder_handle import FolderHandle
 from harness.store.inserts import Row
@@ -40,6 +43,7 @@ from harness.store.liveness import Liveness
 from harness.train.flops import flops_rows
 from harness.train.loop import train
 from harness.train.recovery import Recovery
+from harness.train.replica import Replica
 from harness.train.warming import warm_up
 from harness.train.workload import Workload
 from harness.watch.context import Journal, RunContext
@@ -50,12 +54,16 @@ from harness.watch.measuring import Measuring
 from harness.watch.run_row import first_row
 from harness.watch.watch import RunFiles, Watch
 
+if TYPE_CHECKING:
+    from harness.ranks.member import RankMember
+
 EXIT_OK = 0
 EXIT_OUT_OF_MEMORY = 3
 
 
 def execute(folder: RunFolder) -> int:
-    """Train the run of `folder`; return the exit code of the process.
+    """Train the run of `folder`, as one of its ranks where torchrun has started this process; return the exit
+    code of the process.
 
     Raises StepscopeError if the run cannot start, and errors of training after recording them, so that the
     traceback reaches the run's output.
@@ -64,13 +72,21 @@ def execute(folder: RunFolder) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     request = folder.request()
     settings = _requested_settings(folder, request)
-    inbox = Inbox()
-    _stop_on_signals(inbox)
+    place = read_place(os.environ)
+    if place is not None:
+        folder = RunFolder(folder.path, place.rank)
     with ExitStack() as stack:
         handle = stack.enter_context(FolderHandle(folder))
         alive = stack.enter_context(Liveness.hold(handle.steady.alive))
         write_identity(handle.steady.process, identify_self(os.environ))
-        device = open_device(settings.device)
+        member = None
+        if place is not None:
+            from harness.ranks.member import RankMember  # Not every build of torch has torch.distributed.
+
+            member = RankMember.join(place, handle.steady, settings.max_seconds, os.environ)
+        inbox = Inbox() if member is None else member.inbox
+        _stop_on_signals(inbox.stop if member is None else member.inbox.stop_together)
+        device = open_device(settings.device if place is None else rank_device(settings.device, place))
         check_device(settings, device.facts)
         if device.facts.kind is DeviceKind.CPU:
             torch.set_flush_denormal(settings.flush_denormal)  # Threads that torch starts later take it over.
@@ -78,10 +94,10 @@ def execute(folder: RunFolder) -> int:
                 separate_large_blocks()
         files = RunFiles(folder.path, handle, alive)
         row = first_row(request.run_id, request.name, settings.model_dump_json(), device)
-        watch = Watch(files, device, row, settings, inbox)
+        watch = Watch(files, device, row, settings, inbox, commands=member and member.commands)
         try:
             with watch:
-                _train(watch, settings)
+                _train(watch, settings, member)
         except (RuntimeError, MemoryError, StepscopeError):
             if watch.state is not RunState.OUT_OF_MEMORY:  # That is a recorded outcome, with its own code.
                 raise
@@ -90,19 +106,41 @@ def execute(folder: RunFolder) -> int:
     return EXIT_OUT_OF_MEMORY if watch.state is RunState.OUT_OF_MEMORY else EXIT_OK
 
 
-def _train(watch: Watch, settings: Settings) -> None:
+def _train(watch: Watch, settings: Settings, member: "RankMember | None") -> None:
     """Build the workload and train it."""
     context = watch.context
+    if member is not None:
+        _train_as_rank(watch, settings, member)
+        return
     with closing(_build_workload(settings, context)) as workload:
-        context.journal.put(_first_settings(settings))
-        if (injection := parse_injection(settings.inject)) is not None:
-            kind, text = EventKind.INJECTED, describe(injection)
-            context.journal.put(EventRow(0, 0, kind, Severity.INFO, "injected", text, "{}", None))
+        _record_start(settings, context)
         live = LiveSettings(context, workload)
         measuring = Measuring(context, live)
         judging = Judging(context, watch.folder, measuring.to_judge)
         with watch.observe(workload, [live, measuring], jobs=[judging.job]) as steps:
             train(workload, steps, Recovery(workload, live, steps, watch.reporter))
+
+
+def _train_as_rank(watch: Watch, settings: Settings, member: "RankMember") -> None:
+    """As `_train`, together with the other ranks. They end at a time limit together too; when memory runs out
+    on one of them, the run ends."""
+    context, place = watch.context, member.place
+    settings = change(settings, {"max_seconds": None})
+    with process_group(place, context.device.facts):
+        replica = Replica(place, context.device.torch_device)
+        with closing(_build_workload(settings, context, replica)) as workload:
+            torch.manual_seed(settings.seed + place.rank)  # From here on each rank draws its own numbers.
+            _record_start(settings, context)
+            live = LiveSettings(context, workload)
+            with watch.observe(workload, [live, member.commands.agreement(context)]) as steps:
+                train(workload, steps)
+
+
+def _record_start(settings: Settings, context: RunContext) -> None:
+    context.journal.put(_first_settings(settings))
+    if (injection := parse_injection(settings.inject)) is not None:
+        kind, text = EventKind.INJECTED, describe(injection)
+        context.journal.put(EventRow(0, 0, kind, Severity.INFO, "injected", text, "{}", None))
 
 
 def _requested_settings(folder: RunFolder, request: RunRequest) -> Settings:
@@ -115,7 +153,7 @@ def _requested_settings(folder: RunFolder, request: RunRequest) -> Settings:
     return settings
 
 
-def _build_workload(settings: Settings, context: RunContext) -> Workload:
+def _build_workload(settings: Settings, context: RunContext, replica: Replica | None = None) -> Workload:
     """Allocate the workload on the device, under the cap where it can be set before training."""
     device, journal = context.device, context.journal
     source = open_source(settings)
@@ -130,7 +168,7 @@ def _build_workload(settings: Settings, context: RunContext) -> Workload:
     with device.torch_device:
         network = build_model(settings, source.shape)
     journal.put(ModelSizeRow(sum(p.numel() for p in network.parameters() if p.requires_grad)))
-    return Workload(settings, device, network, source)
+    return Workload(settings, device, network, source, replica=replica)
 
 
 def _put_all(journal: Journal, rows: Sequence[Row]) -> None:
@@ -138,14 +176,14 @@ def _put_all(journal: Journal, rows: Sequence[Row]) -> None:
         journal.put(row)
 
 
-def _stop_on_signals(inbox: Inbox) -> None:
-    def stop(number: int, _frame: FrameType | None) -> None:
-        inbox.stop(f"Stopped by {signal.Signals(number).name}.")
+def _stop_on_signals(stop: Callable[[str], None]) -> None:
+    def receive(number: int, _frame: FrameType | None) -> None:
+        stop(f"Stopped by {signal.Signals(number).name}.")
 
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, receive)
+    signal.signal(signal.SIGINT, receive)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As it is under nohup.
-        signal.signal(signal.SIGHUP, stop)
+        signal.signal(signal.SIGHUP, receive)
 
 
 def _first_settings(settings: Settings) -> SettingsRow:

@@ -73,7 +73,7 @@ class RunStatus(NamedTuple):
 
 def derive_state(evidence: StateEvidence) -> RunStatus:
     """Derive the state from the evidence. Never raises."""
-    logged = _parse_state(evidence.log_state)
+    logged = parse_state(evidence.log_state)
     if logged is not None and (logged.is_over or evidence.is_simulated):
         message = evidence.log_message or _default_message(logged, evidence)
         return RunStatus(logged, f"{_sentence(message)}{_missing(evidence)}" if logged.is_over else message)
@@ -90,7 +90,8 @@ def derive_state(evidence: StateEvidence) -> RunStatus:
     return RunStatus(RunState.LOST, _lost(logged, evidence))
 
 
-def _parse_state(text: str | None) -> RunState | None:
+def parse_state(text: str | None) -> RunState | None:
+    """Return the state of this name; None for an unknown one."""
     try:
         return None if text is None else RunState(text)
     except ValueError:
@@ -99,7 +100,7 @@ def _parse_state(text: str | None) -> RunState | None:
 
 def _reported(evidence: StateEvidence) -> RunStatus | None:
     """State of a process that ended in order while its log could not be written."""
-    state = _parse_state(evidence.reported_state)
+    state = parse_state(evidence.reported_state)
     was_killed = evidence.returncode is not None and evidence.returncode < 0
     if state is None or not state.is_over or was_killed:
         return None

@@ -22,6 +22,7 @@ from harness.attach.tracebacks import leave_out_own_frames
 from harness.closing import Closing
 from harness.errors import UsageError
 from harness.identity import identify_self, write_identity
+from harness.ranks.place import read_place
 from harness.records.script import ScriptOrigin
 from harness.store.folder import RunFolder
 from harness.store.folder_handle import FolderHandle
@@ -81,9 +82,15 @@ class Attachment:
     """The session of a script, which begins when torch is imported."""
 
     def __init__(
-        self, folder: RunFolder, handle: FolderHandle, alive: Liveness, heartbeat: Heartbeat
+        self,
+        folder: RunFolder,
+        handle: FolderHandle,
+        alive: Liveness,
+        heartbeat: Heartbeat,
+        environ: Mapping[str, str],
     ) -> None:
         self._folder = folder
+        self._environ = environ
         self._handle = handle
         self._alive = alive
         self._heartbeat = heartbeat
@@ -103,7 +110,12 @@ class Attachment:
         from harness.watch.watch import RunFiles
 
         files = RunFiles(self._folder.path, self._handle, self._alive)
-        self._session = Session(self._folder, files, self._guard, self._heartbeat.close)
+        place, member = read_place(self._environ), None
+        if place is not None:
+            from harness.ranks.member import RankMember
+
+            member = RankMember.join(place, self._handle.steady, None, self._environ)
+        self._session = Session(self._folder, files, self._guard, self._heartbeat.close, member)
 
     @property
     def session(self) -> "Session | None":
@@ -136,7 +148,17 @@ def run_script(script: Script, home: Home, name: str | None, environ: Mapping[st
     script.check()
     if environ.get(DISABLED_VARIABLE) == "1":
         return exit_code(execute(script))
-    return _run_watched(script, home.create_for_script(name, origin_of(script), time.time_ns()), environ)
+    place = read_place(environ)
+    ranks = 1 if place is None else place.size
+
+    def create() -> RunFolder:
+        return home.create_for_script(name, origin_of(script), time.time_ns(), ranks=ranks)
+
+    if place is None:
+        return _run_watched(script, create(), environ)
+    from harness.ranks.member import common_folder  # Imports torch, as a script of several ranks does.
+
+    return _run_watched(script, common_folder(place, environ, create), environ)
 
 
 def run_script_into(script: Script, folder: RunFolder, environ: Mapping[str, str]) -> int:
@@ -153,14 +175,16 @@ def run_script_into(script: Script, folder: RunFolder, environ: Mapping[str, str
     except OSError as error:
         raise UsageError(f"The script cannot run in {origin.folder}: {error.strerror}.") from None
     script.check()
-    return _run_watched(script, folder, environ)
+    place = read_place(environ)
+    return _run_watched(script, RunFolder(folder.path, 0 if place is None else place.rank), environ)
 
 
 def _run_watched(script: Script, folder: RunFolder, environ: Mapping[str, str]) -> int:
     pid = os.getpid()
     with ExitStack() as stack:
         attachment = stack.enter_context(attaching(folder, environ))
-        say(f"{script.command} is run {attachment.name} ({folder.run_id})")
+        if not folder.rank:
+            say(f"{script.command} is run {attachment.name} ({folder.run_id})")
         after_import("torch", attachment.attach)
         error = execute(script)
         if os.getpid() != pid:  # A child that the script forked ends here too, and owns none of this.
@@ -178,7 +202,7 @@ def attaching(folder: RunFolder, environ: Mapping[str, str]) -> Iterator[Attachm
         handle = stack.enter_context(FolderHandle(folder))
         alive = stack.enter_context(Liveness.hold(handle.steady.alive))
         write_identity(handle.steady.process, identify_self(environ))
-        attachment = Attachment(folder, handle, alive, stack.enter_context(Heartbeat(alive)))
+        attachment = Attachment(folder, handle, alive, stack.enter_context(Heartbeat(alive)), environ)
         activate(attachment)
         stack.callback(deactivate, attachment)
         yield attachment

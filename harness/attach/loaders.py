@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 from torch import distributed
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from harness.attach.guard import ScriptGuard
 from harness.attach.passes import LoaderPass, LoaderValues, is_iterable, reason_of, retire, values_of
@@ -34,8 +34,10 @@ class LoaderSwitch:
         has_evaluated: whether a model was called, since the last backward pass, without being trained.
     """
 
-    def __init__(self, guard: ScriptGuard) -> None:
+    def __init__(self, guard: ScriptGuard, *, changes_together: bool = False) -> None:
+        """`changes_together`: all ranks of the run change their loaders before the same step."""
         self._guard = guard
+        self._changes_together = changes_together
         self.loaders: WeakSet[DataLoader[Any]] = WeakSet()
         self.iterators: WeakKeyDictionary[Any, LoaderValues] = WeakKeyDictionary()
         self._failure: str | None = None
@@ -126,7 +128,7 @@ class LoaderSwitch:
             return "The loader has batch_size=None: the script's dataset decides on the size of its batches."
         if name == "num_workers" and is_iterable(loader):
             return "The loader reads an IterableDataset, which divides its samples among its workers itself."
-        if name == "batch_size" and _is_one_of_several():
+        if name == "batch_size" and _is_one_of_several() and not self._has_equal_batches(loader):
             return "The script trains in several processes, whose batches have to be of the same number."
         value = getattr(self._values_of(loader), name)
         if value is None:
@@ -135,6 +137,10 @@ class LoaderSwitch:
         if not _is_allowed(name, value):
             return f"{label} is {value:,} in the script; it can only change where it is {SPECS[name].bounds}."
         return None
+
+    def _has_equal_batches(self, loader: DataLoader[Any]) -> bool:
+        """Return whether all ranks take the same number of batches from `loader` whatever their size."""
+        return self._changes_together and type(loader.sampler) is DistributedSampler
 
     def apply(self, settings: Settings) -> str | None:
         """Put the loader's settings into effect; return a sentence about when, if not at once. Raises

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import torch
@@ -45,11 +45,15 @@ from harness.device.protocol import Device
 from harness.records.run import ModelSizeRow, SettingsRow
 from harness.settings import Settings
 from harness.store.folder import RunFolder
+from harness.watch.boundary import StepAction
 from harness.watch.inbox import Inbox
 from harness.watch.jobs.judging import Judging
 from harness.watch.measuring import Measuring
 from harness.watch.run_row import first_row
 from harness.watch.watch import RunFiles, Watch
+
+if TYPE_CHECKING:
+    from harness.ranks.member import RankMember  # Not every build of torch has torch.distributed.
 
 # Calls of models before the first optimizer step at which a search for optimizers is worth its time.
 _MOST_SEARCHES = 10
@@ -69,9 +73,15 @@ class Session:
     """
 
     def __init__(
-        self, folder: RunFolder, files: RunFiles, guard: ScriptGuard, watching: Callable[[], None]
+        self,
+        folder: RunFolder,
+        files: RunFiles,
+        guard: ScriptGuard,
+        watching: Callable[[], None],
+        member: "RankMember | None" = None,
     ) -> None:
-        """`watching` is called when the watch takes over the heartbeat."""
+        """`watching` is called when the watch takes over the heartbeat; `member` is this process among the
+        ranks of the run."""
         self._guard = guard
         guard.report = self._report
         self._folder = folder
@@ -84,12 +94,12 @@ class Session:
         self._clears_gradients = False
         self._has_other_thread = self._has_ended = False
         self._observation: Observation | None = None
-        self._loaders = LoaderSwitch(guard)
+        self._loaders = LoaderSwitch(guard, changes_together=member is not None)
         self._stack = ExitStack()
-        self.inbox = Inbox()
+        self._member = member
         self._cpu = CpuDevice.open()
         self._cpu.begin_memory()
-        self.inbox = Inbox()
+        self.inbox = Inbox() if member is None else member.inbox
         self.watch: Watch | None = None
         self.remarks = Remarks(guard)
         self.plain = PlainStep()
@@ -286,10 +296,14 @@ class Session:
         live = ScriptLiveSettings(context, switches)
         # Entered before the steps, so that it ends after them, when the device is idle.
         self._stack.callback(self.remarks.close)
-        measuring = Measuring(context, live)
-        judging = Judging(context, watch.folder, measuring.to_judge)
-        actions = [live, measuring]
-        steps = self._stack.enter_context(watch.observe(training, actions, jobs=[judging.job]))
+        actions: list[StepAction] = [live]
+        jobs = []
+        if self._member is None:
+            actions.append(measuring := Measuring(context, live))
+            jobs.append(Judging(context, watch.folder, measuring.to_judge).job)
+        else:
+            actions.append(self._member.commands.agreement(context))
+        steps = self._stack.enter_context(watch.observe(training, actions, jobs=jobs))
         self._observation = self._entries.observation = PlainObservation(
             self.plain,
             context,
@@ -308,7 +322,15 @@ class Session:
         row = first_row(request.run_id, request.name, recorded, device)
         self._watching()
         self.watch = watch = self._stack.enter_context(
-            Watch(self._files, device, row, settings, self.inbox, prints_errors=False)
+            Watch(
+                self._files,
+                device,
+                row,
+                settings,
+                self.inbox,
+                commands=None if self._member is None else self._member.commands,
+                prints_errors=False,
+            )
         )
         return watch
 

@@ -2,13 +2,15 @@
 
 import argparse
 import json
+import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness import words
 from harness.analysis.oom.report import report_from_json
 from harness.analysis.oom.text import render
+from harness.analysis.rank_states import RankFacts
 from harness.cli.changes import change_facts, changes_json, changes_of
 from harness.cli.measuring import measurement_facts, measurements_of
 from harness.cli.overhead import overhead_facts, overhead_json, overhead_of
@@ -28,6 +30,7 @@ from harness.store.reader import LogReader
 from harness.supervisor import RunSummary
 from harness.supervisor.measuring import measurement_json
 from harness.supervisor.origin import NO_OUTPUT, environment_text, origin_facts
+from harness.supervisor.ranks import read_ranks
 from harness.supervisor.refit import refit_peak
 
 _EVENTS_SHOWN = 12
@@ -63,6 +66,7 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     overhead = overhead_of(folder, run)
     changes = changes_of(folder, run.status.state.is_over)
     measurements = measurements_of(folder, run.status.state.is_over)
+    ranks = read_ranks(folder, folder.request().ranks, time.time())
     if arguments.is_json:
         sections = {
             "effective_settings": effective,
@@ -71,6 +75,7 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
             "own_cost": overhead_json(overhead),
             "observed_changes": changes_json(changes),
             "measurements": [measurement_json(one) for one in measurements],
+            "ranks": [rank._asdict() | {"sentence": rank.sentence} for rank in ranks],
             "profiles": [profile._asdict() for profile in profiles],
             "oom_reports": [report._asdict() | {"report": json.loads(report.report)} for report in reports],
         }
@@ -78,7 +83,7 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
         return 0
     facts = timing_facts(timing) + profile_facts(profiles) + overhead_facts(overhead) + change_facts(changes)
     facts += measurement_facts(measurements)
-    facts += _settings_facts(run, effective) + _refit_facts(run, folder)
+    facts += _rank_facts(ranks) + _settings_facts(run, effective) + _refit_facts(run, folder)
     shell.print_table(("", ""), _facts(run) + _label_facts(folder) + facts)
     if events:
         shell.print_line("")
@@ -87,6 +92,11 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     if reports:
         _show_oom(reports, folder, run.device, supervisor.home, shell)
     return 0
+
+
+def _rank_facts(ranks: Sequence[RankFacts]) -> list[tuple[str, str]]:
+    """Return the state of each rank of a run of several processes."""
+    return [(f"rank {rank.rank}", rank.sentence) for rank in ranks]
 
 
 def _refit_facts(run: RunSummary, folder: RunFolder) -> list[tuple[str, str]]:

@@ -3,20 +3,23 @@
 import os
 import signal
 import sys
+import time
 from argparse import SUPPRESS, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.attach.launch import Script, run_script, run_script_into
+from harness.attach.launch import DISABLED_VARIABLE, Script, origin_of, run_script, run_script_into
 from harness.cli.parser import Parser
+from harness.cli.ranks import check_ranks
 from harness.cli.streams import write_error
 from harness.errors import StepscopeError, UsageError
 from harness.store.folder import RunFolder
 from harness.store.home import Home
+from harness.supervisor.launch import plain_command, script_command
 
 # `--into` names the folder of a run that the queue has created.
-_OPTIONS = ("--home", "--name", "--into")
+_OPTIONS = ("--home", "--name", "--nproc", "--into")
 
 
 class ScriptCommand(NamedTuple):
@@ -57,15 +60,32 @@ def run(command: ScriptCommand) -> int:
             raise UsageError("-m needs the name of a module, such as: stepscope run -m package.train")
         if arguments.into is not None:
             return run_script_into(command.script, RunFolder(arguments.into), os.environ)
-        return run_script(command.script, Home.locate(arguments.home, os.environ), arguments.name, os.environ)
+        home = Home.locate(arguments.home, os.environ)
+        if arguments.nproc == 1:
+            return run_script(command.script, home, arguments.name, os.environ)
+        check_ranks(arguments.nproc)
+        return _launch(command.script, home, arguments.name, arguments.nproc)
     except StepscopeError as error:
         write_error(f"stepscope: {error}\n")
         return error.exit_code
+
+
+def _launch(script: Script, home: Home, name: str | None, ranks: int) -> int:
+    """Run the script in so many processes, under watch, and return the exit code of the first that failed."""
+    from harness.ranks.launching import launch
+
+    script.check()
+    origin = origin_of(script)
+    if os.environ.get(DISABLED_VARIABLE) == "1":
+        return launch(None, plain_command(origin), ranks)
+    folder = home.create_for_script(name, origin, time.time_ns(), ranks=ranks)
+    return launch(folder, script_command(folder, origin), ranks)
 
 
 def _parse(words: Sequence[str]) -> Namespace:
     parser = Parser(prog="stepscope run", allow_abbrev=False)
     parser.add_argument("--home", metavar="FOLDER")
     parser.add_argument("--name")
+    parser.add_argument("--nproc", type=int, default=1)
     parser.add_argument("--into", type=Path, help=SUPPRESS)
     return parser.parse_args(words)

@@ -2,31 +2,40 @@
 
 import argparse
 import gc
+import os
+import sys
 import time
 from argparse import Namespace
 from pathlib import Path
+from typing import NoReturn
 
 from harness.cli.arguments import settings_of
 from harness.cli.listing import summary_json
 from harness.cli.parser import Parser, add_command
 from harness.cli.progress import RunFollower
+from harness.cli.ranks import check_ranks
 from harness.cli.setting_flags import add_setting_flags
 from harness.cli.shell import Shell
 from harness.errors import INTERRUPTED_CODE, UsageError
+from harness.ranks.place import read_place
+from harness.records.ranks import RankPlace
 from harness.records.remote import RemoteRequest
 from harness.records.run import RunState
+from harness.settings import Settings
+from harness.settings.resolve import check_together
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.supervisor import Supervisor
+from harness.supervisor.launch import training_command
 
 _END_S = 5.0
 _POLL_S = 0.05
-_USAGE = """stepscope run [--home FOLDER] [--name NAME] SCRIPT.py [ARGUMENT ...]
-       stepscope run [--home FOLDER] [--name NAME] -m MODULE [ARGUMENT ...]
+_USAGE = """stepscope run [--home FOLDER] [--name NAME] [--nproc N] SCRIPT.py [ARGUMENT ...]
+       stepscope run [--home FOLDER] [--name NAME] [--nproc N] -m MODULE [ARGUMENT ...]
        stepscope run [OPTION ...] [MODEL]"""
 _DESCRIPTION = (
     "Watch a script of your own: what follows SCRIPT.py or -m MODULE is the script's. "
-    "Or train a model of the catalog; the options below are for that, except --home and --name."
+    "Or train a model of the catalog; the options below are for that, except --home, --name and --nproc."
 )
 _GOOD_ENDS = (RunState.FINISHED, RunState.STOPPED)
 
@@ -50,6 +59,13 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
         default=0,
         help="with --on: start again when the node is lost, at most N times (default 0)",
     )
+    run.add_argument(
+        "--nproc",
+        metavar="N",
+        type=int,
+        default=1,
+        help="train in N processes of this machine together, one per GPU (DDP; default 1)",
+    )
     add_setting_flags(run)
     train = add_command(commands, "_run", None, train_run)
     train.add_argument("folder", metavar="FOLDER", type=Path)
@@ -59,12 +75,15 @@ def start_run(arguments: Namespace, shell: Shell) -> int:
     """Run `stepscope run`: start a run and follow it to its end, unless detached."""
     if str(arguments.model_word).endswith(".py"):
         raise UsageError(
-            f"{arguments.model_word!r} is a script: put it right after `stepscope run`, where only --home "
-            "and --name may stand before it. Settings of the catalog are not for scripts."
+            f"{arguments.model_word!r} is a script: put it right after `stepscope run`, where only "
+            "--home, --name and --nproc may stand before it. Settings of the catalog are not for scripts."
         )
     settings = settings_of(arguments, shell.environ)
+    if (place := read_place(shell.environ)) is not None:
+        return _train_as_rank(arguments, settings, place, shell)
     supervisor = shell.supervisor(arguments)
-    folder = supervisor.start(arguments.name, settings, remote=_remote(arguments))
+    ranks = _ranks(arguments, settings)
+    folder = supervisor.start(arguments.name, settings, remote=_remote(arguments), ranks=ranks)
     name = folder.request().name
     if arguments.detach:
         if arguments.is_json:
@@ -72,6 +91,11 @@ def start_run(arguments: Namespace, shell: Shell) -> int:
         else:
             shell.print_line(f"Started {name} ({folder.run_id}). To view it: stepscope show {folder.run_id}")
         return 0
+    return _follow(supervisor, folder, name, arguments, shell)
+
+
+def _follow(supervisor: Supervisor, folder: RunFolder, name: str, arguments: Namespace, shell: Shell) -> int:
+    """Follow a run to its end; return the exit code."""
     if not arguments.is_json:
         shell.print_status(f"Started {name} ({folder.run_id}) in {folder.path}")
     follower = RunFollower(supervisor, folder, shell, is_quiet=arguments.is_json)
@@ -91,6 +115,43 @@ def start_run(arguments: Namespace, shell: Shell) -> int:
         shell.print_line(run.status.message)
     is_interrupted = follower.was_interrupted and run.status.state is not RunState.FINISHED
     return INTERRUPTED_CODE if is_interrupted else code
+
+
+def _train_as_rank(arguments: Namespace, settings: Settings, place: RankPlace, shell: Shell) -> int:
+    """Train in this process, which torchrun has started as one rank of a run."""
+    from harness.ranks.member import common_folder
+    from harness.run import execute
+
+    check_together(settings)
+    home = shell.home(arguments)
+
+    def create() -> RunFolder:
+        return home.create(arguments.name, settings, time.time_ns(), ranks=place.size)
+
+    folder = common_folder(place, shell.environ, create)
+    if not place.rank:
+        shell.print_status(f"Started {folder.request().name} ({folder.run_id}) in {folder.path}")
+    _end_rank(execute(RunFolder(folder.path)))
+
+
+def _end_rank(code: int) -> NoReturn:
+    """End the process of a rank at once, its run being complete: while the interpreter shuts down, threads of
+    torch's Gloo backend may still need it and abort the process (pytorch/pytorch#179291)."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _ranks(arguments: Namespace, settings: Settings) -> int:
+    """Return the number of processes. Raises UsageError, SettingError."""
+    ranks: int = arguments.nproc
+    check_ranks(ranks)
+    if ranks == 1:
+        return 1
+    if arguments.engine is not None:
+        raise UsageError("--nproc is for this machine, so --on cannot be given with it.")
+    check_together(settings)
+    return ranks
 
 
 def _remote(arguments: Namespace) -> RemoteRequest | None:
@@ -127,9 +188,14 @@ def train_run(arguments: Namespace, shell: Shell) -> int:
         from harness.remote import run as remote_run  # Without torch.
 
         return remote_run.execute(folder, shell.environ)
+    if folder.request().ranks > 1 and read_place(shell.environ) is None:
+        from harness.ranks.launching import launch
+
+        return launch(folder, training_command(folder), folder.request().ranks)
     gc.disable()  # Objects created by importing torch live to the end; collections among them take 0.4 s.
     from harness.run import execute
 
     gc.freeze()
     gc.enable()
-    return execute(folder)
+    code = execute(folder)
+    return code if read_place(shell.environ) is None else _end_rank(code)

@@ -18,6 +18,7 @@ from harness.data.source import Batch, DataSource, Indices
 from harness.data.synthetic import SyntheticSource
 from harness.data.workers import prepare_worker, worker_context
 from harness.errors import SettingError, StepscopeError
+from harness.records.ranks import ALONE, RankPlace
 from harness.settings import Settings
 
 _KILL_WAIT_S = 5.0
@@ -41,19 +42,25 @@ class Loader(AbstractContextManager["Loader"], Protocol):
 
 
 def open_loader(
-    source: DataSource, settings: Settings, device: torch.device, *, generation: int = 0
+    source: DataSource,
+    settings: Settings,
+    device: torch.device,
+    *,
+    generation: int = 0,
+    place: RankPlace = ALONE,
 ) -> Loader:
     """Open a loader for batch_size, num_workers, prefetch_factor, pin_memory and slow_loader_ms.
 
     Batches are on the CPU, except for the synthetic source, whose single batch is on `device`. `generation`
     counts the rebuilds of a run's loader, so that a rebuilt loader does not repeat the order of the first.
+    Each rank gets its share of the samples (all get the same synthetic batch).
     Raises SettingError when the source has no samples.
     """
     if len(source) == 0:
         raise SettingError("data", f"The data source {settings.data!r} has no samples; choose another.")
     if isinstance(source, SyntheticSource):
         return ResidentLoader(source.batch_on(device, settings.batch_size), settings.slow_loader_ms / 1000)
-    order = ShuffledBatches(len(source), settings.batch_size, settings.seed, generation)
+    order = ShuffledBatches(len(source), settings.batch_size, settings.seed, generation, place)
     return BatchLoader(source, order, settings, pin=settings.pin_memory and device.type in ("cuda", "xpu"))
 
 

@@ -7,6 +7,7 @@ from harness.closing import Closing
 from harness.data.source import Batch, Indices
 from harness.data.synthetic import SyntheticSource
 from harness.records.data import DataKind, DataShape, TensorShape
+from harness.records.ranks import RankPlace
 from harness.settings import Settings
 
 
@@ -52,6 +53,7 @@ def open_shape_loader(
     device: torch.device,  # noqa: ARG001  # the contract's signature
     *,
     generation: int,  # noqa: ARG001
+    place: RankPlace,  # noqa: ARG001
 ) -> ShapeLoader:
     """As `harness.data.loading.open_loader`, for a source without data."""
     assert isinstance(source, ShapeSource | SyntheticSource)

@@ -22,6 +22,7 @@ _PLURAL = {
     DataKind.TENSORS: "samples of your own",
 }
 
+_NO_COMPILE = "torch.compile is not available in a run of several processes; start it with compile off."
 _NO_SHAPE = "{} is your own model, and 'synthetic' does not know the shape of its samples; name a dataset."
 
 
@@ -72,6 +73,12 @@ def check_fit(settings: Settings) -> None:
     _check_abilities(spec, settings)
     check_injection(settings.inject, settings.num_workers)
     parse_profile_at(settings.profile_at)
+
+
+def check_together(settings: Settings) -> None:
+    """Raise SettingError for settings with which several processes cannot train together."""
+    if settings.compile:
+        raise SettingError("compile", _NO_COMPILE)
 
 
 def _check_data(spec: ModelSpec, settings: Settings) -> None:

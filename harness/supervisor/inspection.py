@@ -7,6 +7,7 @@ and the process are read first and the log last. A run that ended in order is ne
 from typing import NamedTuple
 
 from harness.analysis.log_health import LogHealth
+from harness.analysis.rank_states import state_of_ranks
 from harness.analysis.state import RunStatus, StateEvidence, derive_state
 from harness.errors import LogError
 from harness.records.run import CommandKind, ExitRow, RunState
@@ -17,6 +18,7 @@ from harness.store.vital_signs import VitalSigns, read_vital_signs
 from harness.supervisor.children import OwnView
 from harness.supervisor.logs import LogCache, LogFacts
 from harness.supervisor.processes import find_process
+from harness.supervisor.ranks import read_ranks
 from harness.words import printable
 
 # A crash in native code writes every thread's stack after the line that names it.
@@ -79,7 +81,10 @@ def inspect_run(
         reported_state=None if signs is None else signs.state,
         reported_message="" if signs is None else printable(signs.message),
     )
-    return RunInspection(request, derive_state(evidence), log, running, locked, age_s, ended)
+    status = derive_state(evidence)
+    if request.ranks > 1:
+        status = state_of_ranks(status, read_ranks(folder, request.ranks, now_unix_s))
+    return RunInspection(request, status, log, running, locked, age_s, ended)
 
 
 def _health(signs: VitalSigns, log: LogFacts, now_unix_s: float, heartbeat_age_s: float | None) -> LogHealth:

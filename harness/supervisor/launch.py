@@ -65,9 +65,18 @@ def queue_command(home: Path) -> list[str]:
 
 def script_command(folder: RunFolder, origin: ScriptOrigin) -> list[str]:
     """Return the command line of the process that runs a script in a run folder that exists."""
+    return [*_harness(origin.python), "run", "--into", str(folder.path), *_words(origin)]
+
+
+def plain_command(origin: ScriptOrigin) -> list[str]:
+    """Return the command line of a script without Stepscope."""
+    return [origin.python, *_words(origin)]
+
+
+def _words(origin: ScriptOrigin) -> list[str]:
     # A module's command is "-m NAME".
     script = origin.command.split(" ", 1) if origin.command.startswith("-m ") else [origin.command]
-    return [*_harness(origin.python), "run", "--into", str(folder.path), *script, *origin.arguments]
+    return [*script, *origin.arguments]
 
 
 def _harness(python: str = sys.executable) -> list[str]:

@@ -76,8 +76,10 @@ class Supervisor:
         settings: Settings,
         request_id: str | None = None,
         remote: RemoteRequest | None = None,
+        ranks: int = 1,
     ) -> RunFolder:
-        """Start a run and return its folder, once the process exists: of a `remote` run its collector.
+        """Start a run and return its folder, once the process exists: of a `remote` run its collector, of one
+        of several `ranks` the process that starts them.
 
         The same `request_id` never starts a second run: a form sent ten times is one run. Raises SettingError
         (also for an absent device), UsageError (the name is taken), HomeError, and StepscopeError when no
@@ -89,7 +91,7 @@ class Supervisor:
             refuse_absent(settings.device)
         return self._start_once(
             request_id,
-            lambda: self.home.create(name, settings, self._clock_ns(), request_id, remote),
+            lambda: self.home.create(name, settings, self._clock_ns(), request_id, remote, ranks),
             self._children.train,
         )
 

@@ -1,6 +1,6 @@
 """The trained workload: model, optimizer and batches, under settings that can change between steps."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -15,14 +15,17 @@ from harness.data.source import DataSource
 from harness.device.protocol import TensorDevice
 from harness.errors import SettingError
 from harness.models.base import LossModel
+from harness.records.ranks import ALONE, RankPlace
 from harness.records.run import AmpMode, DeviceKind
 from harness.settings import Settings
-from harness.settings.declaration import Effect, MatmulPrecision, Optimizer, OptimizerImpl
+from harness.settings.declaration import Effect, MatmulPrecision
 from harness.settings.injection import parse_injection
 from harness.settings.resolve import check_fit
 from harness.settings.spec import SPECS
 from harness.train.compiling import compiled
 from harness.train.inject import InjectedFault, leaky
+from harness.train.optimizers import build_optimizer, lay_out_like_weights, rebuilt_optimizer
+from harness.train.replica import Replica
 from harness.watch.training import Replaced, Wrapper
 
 Batch = tuple[Tensor, Tensor]
@@ -30,24 +33,19 @@ Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
 _AMP_DTYPES = {AmpMode.BF16: torch.bfloat16, AmpMode.FP16: torch.float16}
-_OPTIMIZERS: Mapping[Optimizer, type[torch.optim.Optimizer]] = {
-    Optimizer.SGD: torch.optim.SGD,
-    Optimizer.ADAM: torch.optim.Adam,
-    Optimizer.ADAMW: torch.optim.AdamW,
-}
-_IMPLEMENTATIONS: Mapping[OptimizerImpl, Mapping[str, bool | None]] = {
-    OptimizerImpl.AUTO: {"foreach": None, "fused": None},
-    OptimizerImpl.LOOP: {"foreach": False, "fused": False},
-    OptimizerImpl.FOREACH: {"foreach": True, "fused": False},
-    OptimizerImpl.FUSED: {"foreach": False, "fused": True},
-}
 
 
 class OpenBatches(Protocol):
     """Opens a loader, as `harness.data.loading.open_loader` does."""
 
     def __call__(
-        self, source: DataSource, settings: Settings, device: torch.device, *, generation: int
+        self,
+        source: DataSource,
+        settings: Settings,
+        device: torch.device,
+        *,
+        generation: int,
+        place: RankPlace,
     ) -> Loader:
         """Return a loader of `source` for `settings`."""
         ...
@@ -87,10 +85,13 @@ class Workload:
         model: LossModel,
         source: DataSource,
         open_batches: OpenBatches | None = None,
+        replica: Replica | None = None,
     ) -> None:
         """`model` is on `device`. Raises SettingError if the settings do not fit it. `open_batches` replaces
-        the loader where nothing is loaded (in the prediction of memory)."""
+        the loader where nothing is loaded (in the prediction of memory). `replica` joins the model with those
+        of other ranks."""
         self.settings = settings
+        self._replica = replica
         self.model = model
         self._device = device
         self._source = source
@@ -103,7 +104,7 @@ class Workload:
         self._is_fresh = True
         self._generation = 0
         self._scaler = torch.amp.GradScaler(device.torch_device.type, enabled=False)
-        self._optimizer = _build_optimizer(settings, model)
+        self._optimizer = build_optimizer(settings, model)
         self._loader = self._open_loader(settings)
         try:
             self._adopt(settings)
@@ -144,9 +145,11 @@ class Workload:
             self._device.empty_cache()
 
     def validate(self, settings: Settings, changed: Sequence[str]) -> None:
-        """Raise SettingError when model, data and `settings` do not fit together."""
-        del changed
+        """Raise SettingError when model, data and `settings` do not fit together, or all ranks cannot change
+        them together."""
         check_fit(settings)
+        if self._replica is not None:
+            self._replica.check(settings, changed)
 
     def recorded(self, settings: Settings) -> dict[str, Any]:
         """Return all of `settings` as JSON values."""
@@ -238,7 +241,10 @@ class Workload:
     def _open_loader(self, settings: Settings) -> Loader:
         open_batches = self._open_batches or open_loader
         source = self._source if self._fault is None else leaky(self._source, self._fault.injection, settings)
-        return open_batches(source, settings, self._device.torch_device, generation=self._generation)
+        place = ALONE if self._replica is None else self._replica.place
+        return open_batches(
+            source, settings, self._device.torch_device, generation=self._generation, place=place
+        )
 
     def _adopt(self, settings: Settings) -> None:
         """Apply all settings except the loader's. Adopting the previous settings reverts each part."""
@@ -247,11 +253,11 @@ class Workload:
         if settings.channels_last and not image:
             raise SettingError("channels_last", "channels_last is for images; this run trains on text.")
         if settings.optimizer_impl is not self.settings.optimizer_impl:
-            self._optimizer = _rebuilt_optimizer(self._optimizer, settings, self.model)
+            self._optimizer = rebuilt_optimizer(self._optimizer, settings, self.model)
         if image and (settings.channels_last or self.settings.channels_last):
             layout = torch.channels_last if settings.channels_last else torch.contiguous_format
             self.model.to(memory_format=layout)  # type: ignore[call-overload]  # typed for Tensor only
-            _lay_out_like_weights(self._optimizer)
+            lay_out_like_weights(self._optimizer)
         for group in self._optimizer.param_groups:
             group["lr"] = settings.learning_rate
         torch.set_float32_matmul_precision(settings.matmul_precision.value)
@@ -281,7 +287,11 @@ class Workload:
         settings, device_type = self.settings, self._device.torch_device.type
         if settings.compile and self._compiled is None:
             self._compiled = compiled(self.model)
-        model = self._compiled if settings.compile and self._compiled is not None else self.model
+        model: Callable[[Tensor, Tensor], Tensor] = self.model
+        if settings.compile and self._compiled is not None:
+            model = self._compiled
+        if self._replica is not None:
+            model = self._replica.forward(self.model, self.micro_batches)
         contexts: list[Callable[[], AbstractContextManager[Any]]] = []
         if settings.amp is not AmpMode.OFF:
             dtype = _AMP_DTYPES[settings.amp]
@@ -356,41 +366,3 @@ def _accumulators(model: nn.Module, device: TensorDevice) -> list[Node]:
     if not is_cpu and (warn_on := getattr(graph, "set_warn_on_accumulate_grad_stream_mismatch", None)):
         warn_on(False)
     return [get_gradient_edge(weight).node for weight in model.parameters() if weight.requires_grad]
-
-
-def _build_optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
-    implementation: Any = _IMPLEMENTATIONS[settings.optimizer_impl]
-    make: Any = _OPTIMIZERS[settings.optimizer]
-    optimizer: torch.optim.Optimizer = make(model.parameters(), lr=settings.learning_rate, **implementation)
-    return optimizer
-
-
-def _rebuilt_optimizer(
-    old: torch.optim.Optimizer, settings: Settings, model: nn.Module
-) -> torch.optim.Optimizer:
-    """Return an optimizer with the kernels of `settings` and the state of `old`."""
-    state = old.state_dict()
-    for group in state["param_groups"]:
-        group.update(_IMPLEMENTATIONS[settings.optimizer_impl])
-    rebuilt = _build_optimizer(settings, model)
-    rebuilt.load_state_dict(state)
-    if settings.optimizer_impl is not OptimizerImpl.FUSED:
-        # Fused kernels count steps on the device; left there, the others would read one value per weight.
-        for state in rebuilt.state.values():
-            if "step" in state:
-                state["step"] = state["step"].cpu()
-    _lay_out_like_weights(rebuilt)
-    return rebuilt
-
-
-def _lay_out_like_weights(optimizer: torch.optim.Optimizer) -> None:
-    """Give each weight's moments the weight's own memory format: fused kernels walk them side by side, by
-    address, and would silently mix up values that are laid out differently."""
-    for weight, state in optimizer.state.items():
-        for name, value in state.items():
-            if (
-                isinstance(value, Tensor)
-                and value.shape == weight.shape
-                and value.stride() != weight.stride()
-            ):
-                state[name] = torch.empty_like(weight).copy_(value)

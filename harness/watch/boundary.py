@@ -41,6 +41,7 @@ class Boundary:
         outcome: why the run ends before `step`; None: it goes on.
         unsettled_until: the last step that statistics leave out.
         is_capturing: whether a snapshot, a profile or a measurement is in progress.
+        is_paused: whether the run waits for a resume.
         pauses: how often the run was paused.
         paused_ns: how long it was paused.
     """
@@ -55,6 +56,7 @@ class Boundary:
         self.outcome: Outcome | None = None
         self.unsettled_until = WARM_UP_STEPS
         self.is_capturing = False
+        self.is_paused = False
         self.pauses = 0
         self.paused_ns = 0
 

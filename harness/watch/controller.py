@@ -35,14 +35,13 @@ class StepController:
         self._by_kind: dict[str, StepAction] = {
             kind: action for action in actions for kind in action.commands
         }
-        self._paused = False
         self._due = 0
         self._deadline_ns = 0
 
     @property
     def is_paused(self) -> bool:
         """Return whether the run waits for a resume."""
-        return self._paused
+        return self._boundary.is_paused
 
     @property
     def outcome(self) -> Outcome | None:
@@ -61,7 +60,7 @@ class StepController:
         boundary.step = step
         if inbox.commands:
             self._empty_inbox()
-        if self._paused:
+        if boundary.is_paused:
             self._wait()
         if inbox.stop_message is not None:
             boundary.end(RunState.STOPPED, inbox.stop_message)
@@ -148,15 +147,15 @@ class StepController:
         )
 
     def _pause(self, command: CommandRow) -> None:
-        if not self._paused:
-            self._paused = True
+        if not self._boundary.is_paused:
+            self._boundary.is_paused = True
             message = f"Paused before step {self._boundary.step:,}."
             self._context.journal.set_state(RunState.PAUSED, message, timeout_s=0)
         self._answer(command, CommandState.APPLIED, "Paused.")
 
     def _resume(self, command: CommandRow) -> None:
-        if self._paused:
-            self._paused = False
+        if self._boundary.is_paused:
+            self._boundary.is_paused = False
             self._boundary.unsettle(self._boundary.step)
             self._context.journal.set_state(RunState.RUNNING, "Resumed.", timeout_s=0)
         self._answer(command, CommandState.APPLIED, "Resumed.")
@@ -165,7 +164,7 @@ class StepController:
         """Answer commands until resumed or stopped."""
         boundary, clock_ns = self._boundary, self._context.clock_ns
         began_ns = clock_ns()
-        while self._paused and self._inbox.stop_message is None:
+        while boundary.is_paused and self._inbox.stop_message is None:
             self._inbox.wait(1.0)
             self._empty_inbox()
         boundary.paused_ns += clock_ns() - began_ns

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 from harness.device.protocol import Device
 from harness.records.run import DeviceKind, RunRow, RunState
@@ -50,6 +50,18 @@ class RunFiles(NamedTuple):
     alive: Liveness
 
 
+class CommandSource(Protocol):
+    """A source of commands, polled by the sampler."""
+
+    def poll(self) -> None:
+        """Put new commands into the inbox."""
+        ...
+
+    def close(self) -> None:
+        """Close what it reads. Idempotent."""
+        ...
+
+
 class Pacing(NamedTuple):
     """The pace of a watch's threads: the samplers' clock, and the writer's feed. A benchmark pauses both."""
 
@@ -81,11 +93,12 @@ class Watch:
         inbox: Inbox | None = None,
         pacing: Pacing = REAL_PACING,
         *,
+        commands: CommandSource | None = None,
         prints_errors: bool = True,
     ) -> None:
         """`run` begins the log, `settings` are those at the start of the run, and `inbox` receives a stop
-        from signal handlers. `prints_errors` as for `OutcomeRecorder`. Raises HomeError if the log cannot be
-        created."""
+        from signal handlers. `commands` puts commands into the inbox, by default those of the folder.
+        `prints_errors` as for `OutcomeRecorder`. Raises HomeError if the log cannot be created."""
         folder, alive, outbox = files.handle.steady, files.alive, Outbox()
         self._inbox = inbox = inbox or Inbox()
         self._pacing = pacing
@@ -126,7 +139,7 @@ class Watch:
                 prints_errors=prints_errors,
             )
             stack.enter_context(self._outcome.recording())
-            poll = CommandPoll(folder, inbox)
+            poll = commands or CommandPoll(folder, inbox)
             stack.callback(poll.close)
             stack.callback(lambda: expire(inbox, context))
             stack.callback(lambda: context.guard.run("commands", poll.poll))

@@ -136,5 +136,5 @@ def test_the_help_of_run_names_scripts_first(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         main(["run", "--help"])
     shown = capsys.readouterr().out
-    assert shown.startswith("usage: stepscope run [--home FOLDER] [--name NAME] SCRIPT.py [ARGUMENT ...]")
+    assert shown.startswith("usage: stepscope run [--home FOLDER] [--name NAME] [--nproc N] SCRIPT.py")
     assert "what follows SCRIPT.py or -m MODULE is the script's" in " ".join(shown.split())

@@ -1,0 +1,1 @@
+"""Runs that several processes train together: their start, their places, and commands to all of them."""

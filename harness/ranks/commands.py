@@ -1,0 +1,127 @@
+"""The commands of a run of several processes, on each of its ranks."""
+
+import json
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+
+from harness.ranks.agreement import PROPOSAL, Agreement, end_command
+from harness.ranks.store import RankStore
+from harness.records.run import CommandKind, CommandRow, RunState
+from harness.store.folder import RunFolder
+from harness.watch.context import RunContext
+from harness.watch.inbox import Inbox
+from harness.watch.jobs.commands import CommandPoll
+
+# The kinds of commands that every rank carries out before the same step; rank 0 alone does the others, which
+# record something.
+_TOGETHER = frozenset({CommandKind.SET, CommandKind.PAUSE, CommandKind.RESUME, CommandKind.STOP})
+# After a signal the process ends by itself if the ranks have not agreed by then.
+_PATIENCE_S = 5.0
+
+
+class RankInbox(Inbox):
+    """The inbox of a rank, where a signal asks all ranks to stop. A rank that stopped alone would leave the
+    others waiting in a collective."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock_s = clock_s
+        self.asked_to_stop: str | None = None
+        self._asked_s = 0.0
+
+    def stop_together(self, message: str) -> None:
+        """Ask all ranks to stop. Called from signal handlers."""
+        if self.asked_to_stop is None:
+            self._asked_s = self._clock_s()
+            self.asked_to_stop = message
+
+    @property
+    def has_waited(self) -> bool:
+        """Return whether the agreed end should have come by now."""
+        return self.asked_to_stop is not None and self._clock_s() - self._asked_s > _PATIENCE_S
+
+
+class RankCommands:
+    """The source of commands of one rank, a job of the sampler: rank 0 proposes those of the run's folder,
+    and each rank passes proposals to its training thread, one at a time."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        inbox: RankInbox,
+        store: RankStore,
+        limit_s: float | None = None,
+        unix_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """`limit_s` is the time after which the run ends on all ranks, without pauses."""
+        self._inbox = inbox
+        self._store = store
+        self._limit_s = limit_s
+        self._unix_ns = unix_ns
+        self._read = Inbox()
+        self._control = CommandPoll(folder, self._read) if store.place.rank == 0 else None
+        self._agreement: Agreement | None = None
+        self._clock_ns: Callable[[], int] = lambda: 0
+        self._began_ns = 0
+        self._taken = 0
+        self._has_asked = self._has_ended = False
+        self._unsent: deque[CommandRow] = deque()
+
+    def agreement(self, context: RunContext) -> Agreement:
+        """Return the action of this rank's training thread."""
+        self._clock_ns, self._began_ns = context.clock_ns, context.clock_ns()
+        self._agreement = Agreement(self._store, context, self._inbox)
+        return self._agreement
+
+    def poll(self) -> None:
+        """Propose new commands, and pass on the next proposal. Raises RuntimeError when the store has
+        ended."""
+        if self._inbox.has_waited and self._inbox.asked_to_stop is not None:
+            self._inbox.stop(self._inbox.asked_to_stop)
+        if self._control is not None:
+            self._control.poll()
+        self._gather()
+        if self._agreement is None:
+            return
+        while self._unsent:
+            self._store.propose(self._unsent[0])
+            self._unsent.popleft()
+        if self._agreement.is_busy or any(one.kind == PROPOSAL for one in list(self._inbox.commands)):
+            return
+        proposal = self._store.proposal(self._taken + 1)
+        if proposal is not None:
+            self._taken += 1
+            payload = json.dumps([proposal.number, proposal.attempt, *proposal.command])
+            self._inbox.put(
+                CommandRow(proposal.command.command_id, self._unix_ns(), PROPOSAL, payload, "stepscope")
+            )
+
+    def close(self) -> None:
+        """Close the control file. Idempotent."""
+        if self._control is not None:
+            self._control.close()
+
+    def _gather(self) -> None:
+        while self._read.commands:
+            command = self._read.commands.popleft()
+            if command.kind in _TOGETHER:
+                self._unsent.append(command)
+            else:
+                self._inbox.put(command)
+        if self._inbox.asked_to_stop is not None and not self._has_asked:
+            self._has_asked = True
+            self._unsent.append(self._end(RunState.STOPPED, self._inbox.asked_to_stop))
+        if self._is_time_over() and not self._has_ended:
+            self._has_ended = True
+            self._unsent.append(self._end(RunState.FINISHED, f"Reached the limit of {self._limit_s:g} s."))
+
+    def _end(self, state: RunState, message: str) -> CommandRow:
+        return end_command(uuid.uuid4().hex, self._unix_ns(), state, message)
+
+    def _is_time_over(self) -> bool:
+        agreement = self._agreement
+        if self._limit_s is None or self._store.place.rank or agreement is None:
+            return False
+        return self._clock_ns() - self._began_ns - agreement.paused_ns >= self._limit_s * 1e9

@@ -1,0 +1,39 @@
+"""One process as a rank of a run."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Self
+
+from harness.ranks.commands import RankCommands, RankInbox
+from harness.ranks.store import RankStore
+from harness.records.ranks import RankPlace
+from harness.store.folder import RunFolder
+
+
+class RankMember(NamedTuple):
+    """A rank: its place, its inbox, and the source of its commands."""
+
+    place: RankPlace
+    inbox: RankInbox
+    commands: RankCommands
+
+    @classmethod
+    def join(
+        cls, place: RankPlace, folder: RunFolder, limit_s: float | None, environ: Mapping[str, str]
+    ) -> Self:
+        """Connect to the other ranks. `limit_s` as for `RankCommands`. Raises RuntimeError when there is no
+        store at the address that torchrun gave."""
+        inbox = RankInbox()
+        return cls(place, inbox, RankCommands(folder, inbox, RankStore.connect(environ, place), limit_s))
+
+
+def common_folder(place: RankPlace, environ: Mapping[str, str], create: Callable[[], RunFolder]) -> RunFolder:
+    """Return the folder of this rank in the one run of all ranks, which rank 0 creates.
+
+    Raises UsageError when the other ranks cannot see it, and what `create` raises.
+    """
+    store = RankStore.connect(environ, place)
+    if place.rank:
+        return store.shared_folder()
+    folder = create()
+    store.share_folder(folder)
+    return folder

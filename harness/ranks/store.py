@@ -1,0 +1,125 @@
+"""Proposals to all ranks of a run, and their answers, in torchrun's key-value store.
+
+No collective is involved: a rank that is late, or has ended, delays nobody for longer than a given time.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+from harness.errors import UsageError
+from harness.ranks.place import ADDRESS, PORT
+from harness.records.ranks import RankPlace
+from harness.records.run import CommandRow
+from harness.store.folder import RunFolder
+
+_PREFIX = "stepscope"
+_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+_TIMEOUT = timedelta(seconds=10)
+# Time for rank 0 to start.
+_FOLDER_TIMEOUT = timedelta(seconds=120)
+_FOLDER = "folder"
+_NONE = ""
+
+
+class Proposal(NamedTuple):
+    """A command for all ranks. `attempt` counts from 0 the proposals of the same command."""
+
+    number: int
+    attempt: int
+    command: CommandRow
+
+
+class Decision(NamedTuple):
+    """The step before which all ranks carry out a proposal; None: none does, because `missing` ranks have not
+    answered."""
+
+    step: int | None
+    missing: tuple[int, ...] = ()
+
+
+class RankStore:
+    """The proposals of one run, seen from one rank. Thread-safe, as torch's stores are. Every method raises
+    RuntimeError (torch's DistError) when the store has ended."""
+
+    def __init__(self, store: Store, place: RankPlace) -> None:
+        self._store = PrefixStore(_PREFIX, store)
+        self.place = place
+
+    @classmethod
+    def connect(cls, environ: Mapping[str, str], place: RankPlace) -> Self:
+        """Connect to the store of torchrun, which has keys of its own for each restart of the ranks."""
+        store = TCPStore(environ[ADDRESS], int(environ[PORT]), timeout=_TIMEOUT)
+        return cls(PrefixStore(f"restart-{environ.get(_RESTARTS, 0)}", store), place)
+
+    def share_folder(self, folder: RunFolder) -> None:
+        """Name the folder of the run to the other ranks; from rank 0."""
+        self._store.set(_FOLDER, str(folder.path))
+
+    def shared_folder(self) -> RunFolder:
+        """Wait for the folder that rank 0 names, and return that of this rank. Raises UsageError when it is
+        not on this machine."""
+        self._store.wait([_FOLDER], _FOLDER_TIMEOUT)
+        path = Path(self._store.get(_FOLDER).decode())
+        if not path.is_dir():
+            raise UsageError(
+                f"Rank {self.place.rank} cannot see the folder of the run, {path}, which is on the machine "
+                "of rank 0. The ranks of a run are followed on one machine."
+            )
+        return RunFolder(path, self.place.rank)
+
+    def propose(self, command: CommandRow, attempt: int = 0) -> None:
+        """Propose a command to all ranks."""
+        number = self._store.add("proposals", 1)
+        self._store.set(f"proposal-{number}", json.dumps([attempt, *command]))
+
+    def proposal(self, number: int) -> Proposal | None:
+        """Return the proposal of this number, from 1 on; None: there is none yet."""
+        key = f"proposal-{number}"
+        if not self._store.check([key]):
+            return None
+        attempt, *command = json.loads(self._store.get(key))
+        return Proposal(number, attempt, CommandRow(*command))
+
+    def answer(self, number: int, horizon: int) -> None:
+        """Promise not to begin the step `horizon` before there is a decision."""
+        self._store.set(self._answer_key(number, self.place.rank), str(horizon))
+
+    def decision(self, number: int) -> Decision | None:
+        """Return the decision on a proposal; None: some rank has not answered yet."""
+        if (decided := self._decided(number)) is not None:
+            return decided
+        keys = [self._answer_key(number, rank) for rank in range(self.place.size)]
+        if not self._store.check(keys):
+            return None
+        horizons = [int(self._store.get(key)) for key in keys]
+        return self._decide(number, Decision(max(horizons)))
+
+    def give_up(self, number: int) -> Decision:
+        """Decide that no rank carries out the proposal, unless there is a decision already; return it."""
+        ranks = range(self.place.size)
+        missing = [rank for rank in ranks if not self._store.check([self._answer_key(number, rank)])]
+        return self._decide(number, Decision(None, tuple(missing)))
+
+    def _decide(self, number: int, decision: Decision) -> Decision:
+        # The first decision stands, whoever makes it.
+        self._store.compare_set(f"decision-{number}", _NONE, json.dumps(decision))
+        decided = self._decided(number)
+        if decided is None:
+            raise RuntimeError(f"the store has lost the decision on proposal {number}")
+        return decided
+
+    def _decided(self, number: int) -> Decision | None:
+        key = f"decision-{number}"
+        if not self._store.check([key]):
+            return None
+        step, missing = json.loads(self._store.get(key))
+        return Decision(step, tuple(missing))
+
+    @staticmethod
+    def _answer_key(number: int, rank: int) -> str:
+        return f"answer-{number}-{rank}"

@@ -1,0 +1,32 @@
+"""The place of a process among ranks, from torchrun's environment."""
+
+import pytest
+
+from harness.errors import UsageError
+from harness.ranks.place import read_place
+from harness.records.ranks import RankPlace
+
+_ENVIRONMENT = {
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "4",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "29500",
+}
+
+
+def test_torchruns_environment_names_rank_local_rank_and_size() -> None:
+    assert read_place(_ENVIRONMENT) == RankPlace(3, 1, 4)
+
+
+def test_a_process_of_its_own_has_no_place() -> None:
+    assert read_place({}) is None
+    assert read_place(_ENVIRONMENT | {"RANK": "0", "WORLD_SIZE": "1"}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("RANK", "4"), ("RANK", "-1"), ("WORLD_SIZE", "x"), ("LOCAL_RANK", "")]
+)
+def test_an_environment_that_is_not_torchruns_is_refused_with_the_value(name: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"{name}='?{value}"):
+        read_place(_ENVIRONMENT | {name: value})
