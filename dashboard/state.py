@@ -54,6 +54,8 @@ class Key(StrEnum):
     COMPARE_SCALARS = "compare_scalars"
     COMPARED_SCALARS = "compared_scalars"
     COMPARED = "compared_runs"
+    RANK_PHASES = "rank_phases"
+    RANK_LATE = "rank_late"
     BELL = "bell"
     TABLE = "runs_table"
     RUNS_SEARCH = "runs_search"

@@ -20,7 +20,7 @@ from dashboard.data.figures import Token, controls_stamp, figures, read_token
 from dashboard.data.runs import RunView
 from dashboard.download_links import report_link
 from dashboard.view_models import live as live_view
-from dashboard.views import header, measuring
+from dashboard.views import header, measuring, ranks
 from dashboard.views.alerts import alert_line
 from dashboard.views.changes import change_list, request_pill
 from dashboard.views.scalars import scalar_chart
@@ -61,6 +61,8 @@ def page() -> None:
     goes_on = not view.status.state.is_over
     every_s = (_FAST_TICK_S if state.is_polling_faster() else _TICK_S) if goes_on else None
     st.fragment(_tick, run_every=every_s)(view, drawn_for, every_s)
+    with st.container():
+        ranks.section(view)
     measuring.results(view)
     st.fragment(
         _changes, run_every=_CHANGES_S if goes_on and len(view.history) + len(view.commands) > 1 else None

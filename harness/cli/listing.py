@@ -4,18 +4,19 @@ import argparse
 import json
 import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from harness import words
 from harness.analysis.oom.report import report_from_json
 from harness.analysis.oom.text import render
-from harness.analysis.rank_states import RankFacts
+from harness.analysis.ranks.stragglers import compare_ranks
 from harness.cli.changes import change_facts, changes_json, changes_of
 from harness.cli.measuring import measurement_facts, measurements_of
 from harness.cli.overhead import overhead_facts, overhead_json, overhead_of
 from harness.cli.parser import Parser, add_command
 from harness.cli.profiling import profile_facts, profiles_of
+from harness.cli.ranks import comparison_json, rank_facts
 from harness.cli.shell import RUN_HELP, Shell, find_run
 from harness.cli.timing import last_timing, timing_facts, timing_json
 from harness.errors import LogError
@@ -30,7 +31,7 @@ from harness.store.reader import LogReader
 from harness.supervisor import RunSummary
 from harness.supervisor.measuring import measurement_json
 from harness.supervisor.origin import NO_OUTPUT, environment_text, origin_facts
-from harness.supervisor.ranks import read_ranks
+from harness.supervisor.ranks import read_rank_steps, read_ranks
 from harness.supervisor.refit import refit_peak
 
 _EVENTS_SHOWN = 12
@@ -67,6 +68,7 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     changes = changes_of(folder, run.status.state.is_over)
     measurements = measurements_of(folder, run.status.state.is_over)
     ranks = read_ranks(folder, folder.request().ranks, time.time())
+    comparison = compare_ranks(read_rank_steps(folder, len(ranks)))
     if arguments.is_json:
         sections = {
             "effective_settings": effective,
@@ -76,6 +78,7 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
             "observed_changes": changes_json(changes),
             "measurements": [measurement_json(one) for one in measurements],
             "ranks": [rank._asdict() | {"sentence": rank.sentence} for rank in ranks],
+            "rank_comparison": comparison_json(comparison),
             "profiles": [profile._asdict() for profile in profiles],
             "oom_reports": [report._asdict() | {"report": json.loads(report.report)} for report in reports],
         }
@@ -83,7 +86,7 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
         return 0
     facts = timing_facts(timing) + profile_facts(profiles) + overhead_facts(overhead) + change_facts(changes)
     facts += measurement_facts(measurements)
-    facts += _rank_facts(ranks) + _settings_facts(run, effective) + _refit_facts(run, folder)
+    facts += rank_facts(ranks, comparison) + _settings_facts(run, effective) + _refit_facts(run, folder)
     shell.print_table(("", ""), _facts(run) + _label_facts(folder) + facts)
     if events:
         shell.print_line("")
@@ -92,11 +95,6 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     if reports:
         _show_oom(reports, folder, run.device, supervisor.home, shell)
     return 0
-
-
-def _rank_facts(ranks: Sequence[RankFacts]) -> list[tuple[str, str]]:
-    """Return the state of each rank of a run of several processes."""
-    return [(f"rank {rank.rank}", rank.sentence) for rank in ranks]
 
 
 def _refit_facts(run: RunSummary, folder: RunFolder) -> list[tuple[str, str]]:

@@ -1,5 +1,11 @@
-"""The number of processes of a run, as given in the shell."""
+"""Runs of several processes in the shell: their number, and what each rank does."""
 
+from collections.abc import Sequence
+from typing import Any
+
+from harness import words
+from harness.analysis.ranks.states import RankFacts
+from harness.analysis.ranks.stragglers import RankComparison, RankTimes
 from harness.errors import UsageError
 from harness.records.ranks import MOST_RANKS
 
@@ -8,3 +14,31 @@ def check_ranks(ranks: int) -> None:
     """Raise UsageError for a number of processes that no run can have."""
     if not 1 <= ranks <= MOST_RANKS:
         raise UsageError(f"--nproc cannot be {ranks}; it takes a number of processes from 1 to {MOST_RANKS}.")
+
+
+def rank_facts(ranks: Sequence[RankFacts], comparison: RankComparison | None) -> list[tuple[str, str]]:
+    """Return the state and the times of each rank, and which of them the others wait for."""
+    times = {} if comparison is None else {rank.rank: rank for rank in comparison.ranks}
+    facts = [(f"rank {rank.rank}", f"{rank.sentence}{_times(times.get(rank.rank))}") for rank in ranks]
+    return facts if comparison is None else [*facts, ("waiting", comparison.sentence)]
+
+
+def comparison_json(comparison: RankComparison | None) -> dict[str, Any] | None:
+    """Return the comparison of the ranks as JSON values, without those of each step."""
+    if comparison is None:
+        return None
+    facts = comparison._asdict()
+    del facts["step_numbers"], facts["late_ns"]
+    return facts | {
+        "ranks": [rank._asdict() for rank in comparison.ranks],
+        "straggler": None if comparison.straggler is None else comparison.straggler._asdict(),
+        "sentence": comparison.sentence,
+    }
+
+
+def _times(times: RankTimes | None) -> str:
+    if times is None:
+        return ""
+    own, waiting = words.duration(times.own_ns), words.duration(times.waiting_ns)
+    peak = words.size(times.peak_allocated_bytes)
+    return f" Own time {own} per step, waits {waiting} at least; peak {peak}."

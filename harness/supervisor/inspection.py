@@ -7,7 +7,7 @@ and the process are read first and the log last. A run that ended in order is ne
 from typing import NamedTuple
 
 from harness.analysis.log_health import LogHealth
-from harness.analysis.rank_states import state_of_ranks
+from harness.analysis.ranks.states import state_of_ranks
 from harness.analysis.state import RunStatus, StateEvidence, derive_state
 from harness.errors import LogError
 from harness.records.run import CommandKind, ExitRow, RunState

@@ -2,16 +2,20 @@
 
 import json
 
-from harness.analysis.rank_states import RankFacts
+from harness.analysis.ranks.states import RankFacts
+from harness.analysis.ranks.stragglers import WINDOW
 from harness.analysis.state import parse_state
 from harness.errors import LogError
 from harness.files.regular import read_whole
+from harness.records.run import StepRow
 from harness.store.folder import RunFolder
 from harness.store.liveness import heartbeat_age_s, is_alive
 from harness.store.reader import LogReader
 
 _LIMIT_S = 5.0
 _MOST_BYTES = 1 << 20
+# More than are compared: some are left out, and logs are written at different moments.
+_STEPS = 2 * WINDOW
 
 
 def read_ranks(folder: RunFolder, size: int, now_unix_s: float) -> list[RankFacts]:
@@ -20,6 +24,18 @@ def read_ranks(folder: RunFolder, size: int, now_unix_s: float) -> list[RankFact
         return []
     codes = _returncodes(folder)
     return [_facts(RunFolder(folder.path, rank), codes.get(rank), now_unix_s) for rank in range(size)]
+
+
+def read_rank_steps(folder: RunFolder, size: int) -> dict[int, list[StepRow]]:
+    """Return the newest steps of each rank that can be read."""
+    steps: dict[int, list[StepRow]] = {}
+    for rank in range(size):
+        try:
+            with LogReader(folder.rank_log(rank), total_limit_s=_LIMIT_S) as reader:
+                steps[rank] = reader.last_steps(_STEPS)
+        except LogError:
+            continue
+    return steps
 
 
 def _facts(folder: RunFolder, returncode: int | None, now_unix_s: float) -> RankFacts:

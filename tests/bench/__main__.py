@@ -37,27 +37,33 @@ BENCHMARKS: Mapping[str, str] = {
     "predict": "tests.bench.predict",
     "effect": "tests.bench.effect",
     "measured": "tests.bench.measured",
+    "ranks": "tests.bench.ranks",
+    "stragglers": "tests.bench.stragglers",
 }
 """The module of each benchmark, and after a colon its function where that is not `figures`."""
 
-ONLY_BY_NAME = frozenset({"effect", "measured"})
-"""Take over an hour."""
+ONLY_BY_NAME = frozenset({"effect", "measured", "ranks", "stragglers"})
+"""Take over an hour, or many runs of several processes."""
 
 OPTIONS = {
     "effect": ("minutes", "seed", "at_a_time", "runs"),
     "measured": ("kinds", "count", "results", "seed"),
+    "ranks": ("seed",),
+    "stragglers": ("seed",),
 }
 """The options of single benchmarks."""
 
 
 def main() -> int:
-    """Run the named benchmarks; by default all but those that take over an hour."""
+    """Run the named benchmarks; by default all but those that take too long."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--quick", action="store_true", help="fewer and shorter measurements")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/bench.md")
     parser.add_argument("--minutes", type=float, help="of 'effect': how long each of its two parts trains")
-    parser.add_argument("--seed", type=int, help="of 'effect' and 'measured': another draw of changes")
+    parser.add_argument(
+        "--seed", type=int, help="of 'effect', 'measured', 'ranks', 'stragglers': another draw"
+    )
     parser.add_argument("--at-a-time", type=int, help="of 'effect': so many runs at once, each on its cores")
     parser.add_argument("--runs", type=Path, help="of 'effect': a folder that keeps its runs, and has some")
     parser.add_argument("--kinds", help="of 'measured': some of alone,drift,beside,effect")

@@ -1,6 +1,6 @@
 """The state of a run of several processes, from the evidence on each."""
 
-from harness.analysis.rank_states import RankFacts, state_of_ranks
+from harness.analysis.ranks.states import RankFacts, state_of_ranks
 from harness.analysis.state import RunStatus
 from harness.records.run import RunState
 

@@ -1,0 +1,108 @@
+"""The ranks of a run of several processes, on the Live page."""
+
+import streamlit as st
+
+from dashboard import canvas, state
+from dashboard.charts.phases import ClockBar, stacked
+from dashboard.charts.ranks import heat_map
+from dashboard.components import plain, table
+from dashboard.data import ranks as rank_data
+from dashboard.data.ranks import RanksView
+from dashboard.data.runs import RunView
+from harness import words
+from harness.analysis.ranks.stragglers import LEAST_STEPS, NEWEST, RankComparison
+
+_REFRESH_S = 2.0
+_MS = 1e6
+_MIB = 2.0**20
+
+_HELP = (
+    "Ranks that average gradients end each backward pass together. A rank's own time is that of its step "
+    "without the backward pass; the rank with the longest own time makes the others wait."
+)
+
+
+def section(view: RunView) -> None:
+    """Draw the ranks; nothing for a run of one process."""
+    if rank_data.rank_count(view.folder) < 2:
+        return
+    with st.container(border=True, key="ranks"):
+        st.markdown("**Ranks**", help=_HELP)
+        st.fragment(_section, run_every=None if view.status.state.is_over else _REFRESH_S)(view)
+
+
+def _section(view: RunView) -> None:
+    ranks = rank_data.read(view.folder)
+    comparison = ranks.comparison
+    with st.container():
+        if comparison is None:
+            st.caption(f"The ranks are compared once they have {LEAST_STEPS} steps in common.")
+        elif comparison.straggler is None:
+            st.text(comparison.sentence)
+        else:
+            st.warning(plain(comparison.sentence), icon=":material/hourglass_bottom:")
+    table(_rows(ranks), columns=_COLUMNS, height="content", alt="The ranks of the run.")
+    if comparison is None:
+        return
+    st.caption(plain(_clocks(comparison)))
+    bars = [ClockBar(f"rank\u00a0{rank}", times) for rank, times in sorted(ranks.phases.items())]
+    left, right = st.columns(2)
+    with left:
+        st.caption("Phases of a step, by rank.")
+        if bars:
+            canvas.live_plotly(stacked(bars, f"{view.folder.run_id}/ranks"), key=state.Key.RANK_PHASES)
+    with right:
+        st.caption("Own time beyond the median rank's, in ms, by step.")
+        canvas.live_plotly(heat_map(comparison, f"{view.folder.run_id}/late"), key=state.Key.RANK_LATE)
+
+
+def _rows(ranks: RanksView) -> list[dict[str, object]]:
+    times = {} if ranks.comparison is None else {rank.rank: rank for rank in ranks.comparison.ranks}
+    rows: list[dict[str, object]] = []
+    for facts in ranks.facts:
+        own = times.get(facts.rank)
+        rows.append(
+            {
+                "rank": facts.rank,
+                "state": facts.sentence,
+                "step": None if own is None else own.step_ns / _MS,
+                "own": None if own is None else own.own_ns / _MS,
+                "waits": None if own is None else own.waiting_ns / _MS,
+                "peak": None
+                if own is None or own.peak_allocated_bytes is None
+                else own.peak_allocated_bytes / _MIB,
+            }
+        )
+    return rows
+
+
+_COLUMNS = {
+    "rank": st.column_config.NumberColumn("Rank", width="small"),
+    "state": st.column_config.TextColumn("State", width="medium"),
+    "step": st.column_config.NumberColumn(
+        "Step, ms", format="%.2f", help=f"Median of the newest {NEWEST} steps."
+    ),
+    "own": st.column_config.NumberColumn(
+        "Own time, ms",
+        format="%.2f",
+        help="Of a step without its backward pass, in which ranks wait for each other.",
+    ),
+    "waits": st.column_config.NumberColumn(
+        "Waits, ms",
+        format="%.2f",
+        help="By which its backward pass is longer than the shortest one: what it waits at least.",
+    ),
+    "peak": st.column_config.NumberColumn(
+        "Peak, MiB", format="%.1f", help="Allocated; the highest of the compared steps."
+    ),
+}
+
+
+def _clocks(comparison: RankComparison) -> str:
+    spread_ns = max(rank.clock_spread_ns for rank in comparison.ranks)
+    span = f"{words.count(comparison.first_step)} to {words.count(comparison.last_step)}"
+    return (
+        f"Steps {span} · begin of waiting differs by {words.duration(comparison.skew_ns)} between the first "
+        f"and the last rank · clocks aligned by the end of the backward pass, within "
+        f"{words.duration(spread_ns)}"
+    )

@@ -1,0 +1,1 @@
+"""Runs of several processes: the state that their ranks explain, and the rank that the others wait for."""

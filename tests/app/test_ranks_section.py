@@ -1,0 +1,53 @@
+"""The ranks of a run on the Live page, from logs written by hand."""
+
+import time
+from collections.abc import Mapping, Sequence
+from unittest.mock import patch
+
+from harness.records.run import StepRow
+from harness.settings import Settings
+from harness.store.folder import RunFolder
+from harness.store.home import Home
+from tests.app.conftest import Open, texts
+from tests.rank_steps import MS, steps_of_ranks
+from tests.store_factories import write_log
+
+
+def _a_run(home: Home, size: int, rows: Mapping[int, Sequence[StepRow]]) -> RunFolder:
+    folder = home.create("two", Settings(model="mlp"), time.time_ns(), ranks=size)
+    for rank, steps in rows.items():
+        write_log(folder.rank_log(rank), steps)
+    return folder
+
+
+def test_the_late_rank_is_named_and_each_rank_has_its_times(home: Home, open_page: Open) -> None:
+    rows = steps_of_ranks(3, rank=2, column="data_wait_ns", by_ns=2 * MS)
+    folder = _a_run(home, 3, rows)
+    with patch("dashboard.canvas.live_plotly") as draw:
+        app = open_page(run=folder.run_id)
+    assert not app.exception
+    assert any("Rank 2 is late in data wait by 2" in warning.value for warning in app.warning)
+    table = next(frame.value for frame in app.dataframe if "waits" in frame.value)
+    assert list(table["rank"]) == [0, 1, 2]
+    assert table["waits"][2] == 0
+    assert all(abs(table["waits"][at] - 2) < 0.2 for at in (0, 1))
+    assert list(table["peak"]) == [1, 2, 3]
+    drawn = {call.kwargs["key"]: call.args[0] for call in draw.call_args_list}
+    assert len(drawn["rank_late"]["data"]) == 3
+    assert {len(trace["y"]) for trace in drawn["rank_phases"]["data"]} == {3}
+
+
+def test_ranks_without_a_log_or_with_few_steps_are_said_and_not_compared(home: Home, open_page: Open) -> None:
+    folder = _a_run(home, 3, {rank: rows[:10] for rank, rows in steps_of_ranks(2).items()})
+    app = open_page(run=folder.run_id)
+    assert not app.exception
+    assert "compared once they have 30 steps in common" in texts(app)
+    table = next(frame.value for frame in app.dataframe if "rank" in frame.value)
+    assert list(table["rank"]) == [0, 1, 2]
+    assert "vanished" in table["state"][2]
+
+
+def test_a_run_of_one_process_has_no_such_section(home: Home, open_page: Open) -> None:
+    app = open_page(run=_a_run(home, 1, {0: steps_of_ranks(1)[0]}).run_id)
+    assert not app.exception
+    assert all("rank" not in frame.value for frame in app.dataframe)

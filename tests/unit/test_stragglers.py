@@ -1,0 +1,95 @@
+"""The rank that the others wait for, from the steps of all ranks."""
+
+from collections.abc import Sequence
+
+from harness.analysis.ranks.stragglers import LEAST_STEPS, RankComparison, compare_ranks
+from harness.analysis.timing.phases import StepPart
+from harness.records.run import StepFlag, StepRow
+from tests.rank_steps import BACKWARD_NS, MS, steps_of_ranks
+
+
+def _compare(rows: dict[int, list[StepRow]]) -> RankComparison:
+    comparison = compare_ranks(rows)
+    assert comparison is not None
+    return comparison
+
+
+def _late(rows: dict[int, list[StepRow]]) -> tuple[int, StepPart] | None:
+    late = _compare(rows).straggler
+    return None if late is None else (late.rank, late.part)
+
+
+def test_the_late_rank_is_named_with_its_phase_and_what_it_costs_everybody() -> None:
+    for column, part in (("data_wait_ns", StepPart.DATA_WAIT), ("forward_ns", StepPart.FORWARD)):
+        rows = steps_of_ranks(4, rank=2, column=column, by_ns=2 * MS)
+        comparison = _compare(rows)
+        late = comparison.straggler
+        assert late is not None
+        assert (late.rank, late.part) == (2, part)
+        assert abs(late.late_ns - 2 * MS) < 0.1 * MS
+        assert abs(late.share - 2 / 12) < 0.01
+        assert "Rank 2 is late in " in comparison.sentence
+        assert "17 % of every rank's time" in comparison.sentence
+        waiting = [rank.waiting_ns for rank in comparison.ranks]
+        assert waiting[2] == 0
+        assert all(abs(ns - 2 * MS) < 0.2 * MS for at, ns in enumerate(waiting) if at != 2)
+
+
+def test_no_rank_is_named_where_all_are_alike_or_hardly_late() -> None:
+    assert _late(steps_of_ranks(2)) is None
+    assert _late(steps_of_ranks(4, rank=1, column="forward_ns", by_ns=MS // 5)) is None
+    assert _compare(steps_of_ranks(2)).sentence == "No rank keeps the others waiting (steps 1 to 100)."
+
+
+def test_of_two_ranks_that_are_late_alike_none_is_named() -> None:
+    """Without one of them, the others would wait for the other one."""
+    rows = steps_of_ranks(4, rank=2, column="forward_ns", by_ns=2 * MS)
+    assert _late({0: rows[0], 1: rows[1], 2: rows[2], 3: rows[2]}) is None
+
+
+def test_a_rank_that_is_late_in_half_of_its_steps_alone_is_not_named() -> None:
+    rows = steps_of_ranks(2, rank=1, column="forward_ns", by_ns=3 * MS)
+    even = steps_of_ranks(2)
+    mixed = {rank: [(rows if row.step % 2 else even)[rank][row.step - 1] for row in rows[0]] for rank in rows}
+    assert _late(mixed) is None
+
+
+def test_a_rank_that_does_not_keep_the_others_waiting_is_not_named() -> None:
+    """Ranks that do not average gradients: one is slower, and nobody waits for it."""
+    rows = steps_of_ranks(2, rank=1, column="forward_ns", by_ns=3 * MS)
+    apart = [row._replace(backward_ns=BACKWARD_NS, step_ns=row.step_ns) for row in rows[0]]
+    assert _late({0: apart, 1: rows[1]}) is None
+
+
+def test_the_begin_of_the_lateness_is_found_within_a_block() -> None:
+    late = _compare(steps_of_ranks(3, rank=0, column="data_wait_ns", by_ns=3 * MS, since=41)).straggler
+    assert late is not None
+    assert 31 <= late.since_step <= 51
+
+
+def _without(rows: Sequence[StepRow], steps: range) -> list[StepRow]:
+    return [row for row in rows if row.step not in steps]
+
+
+def test_only_steps_that_every_rank_has_are_compared() -> None:
+    rows = steps_of_ranks(2, rank=1, column="forward_ns", by_ns=2 * MS)
+    rows[0] = _without(rows[0], range(1, 21))
+    flagged = [row._replace(flags=int(StepFlag.PROFILED)) if row.step > 90 else row for row in rows[1]]
+    comparison = _compare({0: rows[0], 1: flagged})
+    assert (comparison.first_step, comparison.last_step, comparison.steps) == (21, 90, 70)
+    assert comparison.straggler is not None
+
+
+def test_one_rank_or_few_common_steps_are_not_compared() -> None:
+    rows = steps_of_ranks(2, steps=LEAST_STEPS - 1)
+    assert compare_ranks(rows) is None
+    assert compare_ranks({0: steps_of_ranks(1)[0]}) is None
+    assert compare_ranks({}) is None
+
+
+def test_clocks_are_aligned_by_the_common_end_of_backward_passes() -> None:
+    comparison = _compare(steps_of_ranks(2, rank=1, column="data_wait_ns", by_ns=2 * MS))
+    assert comparison.ranks[0].clock_offset_ns == 0
+    assert abs(comparison.ranks[1].clock_offset_ns - 7 * MS) < 0.1 * MS
+    assert comparison.ranks[1].clock_spread_ns < 0.1 * MS
+    assert [rank.peak_allocated_bytes for rank in comparison.ranks] == [1 << 20, 2 << 20]
