@@ -1,6 +1,6 @@
 """Mixed precision of a script, switched while it runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch.utils.data import DataLoader
 
 from harness.attach.autocast import ScriptAutocast, in_float32
 from harness.records.run import AmpMode, CommandState
@@ -237,3 +238,26 @@ def test_an_output_of_any_structure_is_in_float32() -> None:
     assert output["b"][0] is whole
     assert output["b"][1][1] is number
     assert output["c"] is None
+
+
+@pytest.fixture
+def _autocast_is_reset() -> Iterator[None]:
+    yield
+    torch.set_autocast_enabled("cpu", False)
+
+
+@pytest.mark.usefixtures("_autocast_is_reset")
+def test_autocast_that_is_enabled_without_a_region_is_noticed_amid_plain_steps(tmp_path: Path) -> None:
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with a_session(tmp_path) as attached:
+        for number, inputs in enumerate(DataLoader(torch.zeros(3_000, 4), batch_size=1)):
+            if number == 40:
+                torch.set_autocast_enabled("cpu", True)
+            optimizer.zero_grad()
+            net(inputs).float().square().mean().backward()
+            optimizer.step()
+    assert net.dtypes == [F32] * 40 + [B16] * 2_960
+    assert [values["amp"] for values in attached.settings()] == ["off", "bf16"]
+    (event,) = (event for event in attached.events() if "own autocast" in event.message)
+    assert event.step > 40
