@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from harness.errors import HomeError
+from harness.errors import HomeError, LogError
 from harness.files.regular import open_regular, private_opener
 from harness.importing.imported import Imported
 from harness.records.imported import ImportOrigin, ImportSource
@@ -38,7 +38,7 @@ def import_run(home: Home, source: RunFolder, name: str | None, now_unix_ns: int
     try:
         chosen = folder.request().name
         copy_log(source.log, folder.log, folder.run_id, chosen)
-        notes = list(_copy_files(source, folder))
+        notes = [*_copy_rank_logs(source, folder, chosen), *_copy_files(source, folder)]
         with LogReader(folder.log) as reader:
             steps = reader.extent().steps
     except BaseException as error:
@@ -55,9 +55,26 @@ def import_run(home: Home, source: RunFolder, name: str | None, now_unix_ns: int
     return Imported(folder, chosen, plural(steps, "step"), tuple(notes))
 
 
+def _copy_rank_logs(source: RunFolder, target: RunFolder, name: str) -> Iterator[str]:
+    """Copy the logs of the ranks other than the first, and their `alive`; yield a sentence for each that is
+    left out."""
+    for rank, log in source.rank_logs().items():
+        if not rank:
+            continue
+        copy = RunFolder(target.path, rank)
+        try:
+            copy_log(log, copy.log, target.run_id, name)
+        except LogError as error:
+            copy.log.unlink(missing_ok=True)
+            yield f"{log.name} left out: {error}"
+            continue
+        _copy(RunFolder(source.path, rank).alive, copy.alive)
+
+
 def _copy_files(source: RunFolder, target: RunFolder) -> Iterator[str]:
     """Copy the other files; yield a sentence for each that is left out."""
-    pairs = [(getattr(source, name), getattr(target, name)) for name in ("alive", "control", "output")]
+    names = ("alive", "control", "output", "rank_ends")
+    pairs = [(getattr(source, name), getattr(target, name)) for name in names]
     captures: list[str] = []
     if source.captures.is_symlink():
         yield "captures left out: it is a symbolic link."

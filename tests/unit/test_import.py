@@ -21,13 +21,17 @@ from harness.export import ExportFormat, export_run
 from harness.importing import import_folder
 from harness.records.imported import ImportSource
 from harness.records.run import EventKind, RunState
+from harness.settings import Settings
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
 from harness.supervisor.processes import find_process
+from harness.supervisor.ranks import read_rank_steps, read_ranks
 from tests.alert_factories import a_live_run
 from tests.hostile_folders import KINDS, edit, replace_by, whole_run
+from tests.rank_steps import steps_of_ranks
+from tests.store_factories import write_log
 
 
 @pytest.fixture
@@ -65,6 +69,20 @@ def test_a_run_folder_becomes_a_run_with_everything_it_had(home: Home, elsewhere
     assert files == {"request.json", "alive", "control.sqlite3", "log.sqlite3", "harness.log", "captures"}
     assert (imported.folder.captures / "trace.json.gz").read_bytes() == b"x"
     assert imported.notes == ()
+
+
+def test_the_logs_of_all_ranks_come_along_with_their_numbers(home: Home, elsewhere: Home) -> None:
+    """Of a machine whose ranks are 4 to 6, one of them without a readable log."""
+    source = elsewhere.create("ranks", Settings(model="mlp"), 1, ranks=3, first_rank=4)
+    for at, rows in steps_of_ranks(2).items():
+        write_log(source.rank_log(at), rows)
+    source.rank_log(2).write_bytes(b"no log")
+    imported = import_folder(home, source.path)
+    assert [facts.rank for facts in read_ranks(imported.folder, 0.0)] == [4, 5, 6]
+    assert {rank: len(rows) for rank, rows in read_rank_steps(imported.folder).items()} == {4: 100, 5: 100}
+    (note,) = imported.notes
+    assert note.startswith("log.rank2.sqlite3 left out: ")
+    assert not imported.folder.rank_log(2).exists()
 
 
 def test_a_name_that_is_taken_gets_a_number(home: Home, elsewhere: Home) -> None:
