@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from harness.attach.autocast import ScriptAutocast, in_float32
 from harness.records.run import AmpMode, CommandState
@@ -251,7 +251,7 @@ def test_autocast_that_is_enabled_without_a_region_is_noticed_amid_plain_steps(t
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with a_session(tmp_path) as attached:
-        for number, inputs in enumerate(DataLoader(torch.zeros(3_000, 4), batch_size=1)):
+        for number, (inputs,) in enumerate(DataLoader(TensorDataset(torch.zeros(3_000, 4)))):
             if number == 40:
                 torch.set_autocast_enabled("cpu", True)
             optimizer.zero_grad()
