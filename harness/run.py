@@ -74,7 +74,7 @@ def execute(folder: RunFolder) -> int:
     settings = _requested_settings(folder, request)
     place = read_place(os.environ)
     if place is not None:
-        folder = RunFolder(folder.path, place.rank)
+        folder = RunFolder(folder.path, place.local_rank)
     with ExitStack() as stack:
         handle = stack.enter_context(FolderHandle(folder))
         alive = stack.enter_context(Liveness.hold(handle.steady.alive))

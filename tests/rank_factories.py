@@ -86,7 +86,7 @@ def ranks_that_train(
 ) -> Sequence[RankThread]:
     """Return so many ranks after their steps, between which rank 0 has proposed commands at random."""
     random, store = Random(seed), HashStore()
-    ranks = [RankThread(store, RankPlace(rank, rank, size), pace, seed + rank) for rank in range(size)]
+    ranks = [RankThread(store, RankPlace(rank, rank, size, size), pace, seed + rank) for rank in range(size)]
     over, meeting = threading.Event(), threading.Barrier(size, timeout=60)
     pollers = [threading.Thread(target=rank.poll, args=(over, longest_poll_s)) for rank in ranks]
     trainers = [threading.Thread(target=rank.train, args=(meeting, steps, longest_step_s)) for rank in ranks]

@@ -26,12 +26,11 @@ def rank_count(folder: RunFolder) -> int:
 
 def read(folder: RunFolder) -> RanksView:
     """Read the newest steps of all ranks. Logs that cannot be read are left out."""
-    size = rank_count(folder)
-    steps = read_rank_steps(folder, size)
+    steps = read_rank_steps(folder)
     timings = {rank: analyze(rows) for rank, rows in steps.items()}
     phases = {rank: timing.device or timing.cpu for rank, timing in timings.items()}
     return RanksView(
-        read_ranks(folder, size, time.time()),
+        read_ranks(folder, time.time()),
         compare_ranks(steps),
         {rank: times for rank, times in phases.items() if times is not None},
     )

@@ -149,10 +149,11 @@ def run_script(script: Script, home: Home, name: str | None, environ: Mapping[st
     if environ.get(DISABLED_VARIABLE) == "1":
         return exit_code(execute(script))
     place = read_place(environ)
-    ranks = 1 if place is None else place.size
+    ranks, first_rank = (1, 0) if place is None else (place.local_size, place.first_rank)
 
     def create() -> RunFolder:
-        return home.create_for_script(name, origin_of(script), time.time_ns(), ranks=ranks)
+        origin = origin_of(script)
+        return home.create_for_script(name, origin, time.time_ns(), ranks=ranks, first_rank=first_rank)
 
     if place is None:
         return _run_watched(script, create(), environ)
@@ -176,7 +177,7 @@ def run_script_into(script: Script, folder: RunFolder, environ: Mapping[str, str
         raise UsageError(f"The script cannot run in {origin.folder}: {error.strerror}.") from None
     script.check()
     place = read_place(environ)
-    return _run_watched(script, RunFolder(folder.path, 0 if place is None else place.rank), environ)
+    return _run_watched(script, RunFolder(folder.path, 0 if place is None else place.local_rank), environ)
 
 
 def _run_watched(script: Script, folder: RunFolder, environ: Mapping[str, str]) -> int:

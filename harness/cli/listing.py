@@ -67,8 +67,8 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     overhead = overhead_of(folder, run)
     changes = changes_of(folder, run.status.state.is_over)
     measurements = measurements_of(folder, run.status.state.is_over)
-    ranks = read_ranks(folder, folder.request().ranks, time.time())
-    comparison = compare_ranks(read_rank_steps(folder, len(ranks)))
+    ranks = read_ranks(folder, time.time())
+    comparison = compare_ranks(read_rank_steps(folder))
     if arguments.is_json:
         sections = {
             "effective_settings": effective,

@@ -126,10 +126,13 @@ def _train_as_rank(arguments: Namespace, settings: Settings, place: RankPlace, s
     home = shell.home(arguments)
 
     def create() -> RunFolder:
-        return home.create(arguments.name, settings, time.time_ns(), ranks=place.size)
+        now_ns = time.time_ns()
+        return home.create(
+            arguments.name, settings, now_ns, ranks=place.local_size, first_rank=place.first_rank
+        )
 
     folder = common_folder(place, shell.environ, create)
-    if not place.rank:
+    if not place.local_rank:
         shell.print_status(f"Started {folder.request().name} ({folder.run_id}) in {folder.path}")
     _end_rank(execute(RunFolder(folder.path)))
 

@@ -14,8 +14,8 @@ from harness.watch.context import RunContext
 from harness.watch.inbox import Inbox
 from harness.watch.jobs.commands import CommandPoll
 
-# The kinds of commands that every rank carries out before the same step; rank 0 alone does the others, which
-# record something.
+# The kinds of commands that every rank carries out before the same step. Others record something: the rank
+# that has read one does it alone.
 _TOGETHER = frozenset({CommandKind.SET, CommandKind.PAUSE, CommandKind.RESUME, CommandKind.STOP})
 # After a signal the process ends by itself if the ranks have not agreed by then.
 _PATIENCE_S = 5.0
@@ -44,8 +44,8 @@ class RankInbox(Inbox):
 
 
 class RankCommands:
-    """The source of commands of one rank, a job of the sampler: rank 0 proposes those of the run's folder,
-    and each rank passes proposals to its training thread, one at a time."""
+    """The source of commands of one rank, a job of the sampler: the first rank of each machine proposes those
+    of the folder there, and each rank passes proposals to its training thread, one at a time."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class RankCommands:
         self._limit_s = limit_s
         self._unix_ns = unix_ns
         self._read = Inbox()
-        self._control = CommandPoll(folder, self._read) if store.place.rank == 0 else None
+        self._control = CommandPoll(folder, self._read) if store.place.local_rank == 0 else None
         self._agreement: Agreement | None = None
         self._clock_ns: Callable[[], int] = lambda: 0
         self._began_ns = 0

@@ -27,12 +27,12 @@ class RankMember(NamedTuple):
 
 
 def common_folder(place: RankPlace, environ: Mapping[str, str], create: Callable[[], RunFolder]) -> RunFolder:
-    """Return the folder of this rank in the one run of all ranks, which rank 0 creates.
+    """Return the folder of this rank in the run of this machine's ranks, which the first of them creates.
 
     Raises UsageError when the other ranks cannot see it, and what `create` raises.
     """
     store = RankStore.connect(environ, place)
-    if place.rank:
+    if place.local_rank:
         return store.shared_folder()
     folder = create()
     store.share_folder(folder)

@@ -20,9 +20,8 @@ from harness.store.folder import RunFolder
 _PREFIX = "stepscope"
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 _TIMEOUT = timedelta(seconds=10)
-# Time for rank 0 to start.
+# Time for the first rank of a machine to start.
 _FOLDER_TIMEOUT = timedelta(seconds=120)
-_FOLDER = "folder"
 _NONE = ""
 
 
@@ -57,20 +56,21 @@ class RankStore:
         return cls(PrefixStore(f"restart-{environ.get(_RESTARTS, 0)}", store), place)
 
     def share_folder(self, folder: RunFolder) -> None:
-        """Name the folder of the run to the other ranks; from rank 0."""
-        self._store.set(_FOLDER, str(folder.path))
+        """Name the folder of this machine's ranks to them; from the first of them."""
+        self._store.set(self._folder_key(), str(folder.path))
 
     def shared_folder(self) -> RunFolder:
-        """Wait for the folder that rank 0 names, and return that of this rank. Raises UsageError when it is
-        not on this machine."""
-        self._store.wait([_FOLDER], _FOLDER_TIMEOUT)
-        path = Path(self._store.get(_FOLDER).decode())
+        """Wait for the folder that the first rank of this machine names, and return that of this rank. Raises
+        UsageError when it is not there."""
+        key = self._folder_key()
+        self._store.wait([key], _FOLDER_TIMEOUT)
+        path = Path(self._store.get(key).decode())
         if not path.is_dir():
             raise UsageError(
-                f"Rank {self.place.rank} cannot see the folder of the run, {path}, which is on the machine "
-                "of rank 0. The ranks of a run are followed on one machine."
+                f"Rank {self.place.rank} cannot see the folder of the run, {path}, which rank "
+                f"{self.place.first_rank} has named: they are not on one machine."
             )
-        return RunFolder(path, self.place.rank)
+        return RunFolder(path, self.place.local_rank)
 
     def propose(self, command: CommandRow, attempt: int = 0) -> None:
         """Propose a command to all ranks."""
@@ -119,6 +119,9 @@ class RankStore:
             return None
         step, missing = json.loads(self._store.get(key))
         return Decision(step, tuple(missing))
+
+    def _folder_key(self) -> str:
+        return f"folder-{self.place.first_rank}"
 
     @staticmethod
     def _answer_key(number: int, rank: int) -> str:

@@ -14,6 +14,13 @@ class RankPlace(NamedTuple):
     local_rank: int = 0
     # The number of processes.
     size: int = 1
+    # Those of them on the same machine, whose ranks follow each other.
+    local_size: int = 1
+
+    @property
+    def first_rank(self) -> int:
+        """The rank of the first process on this machine."""
+        return self.rank - self.local_rank
 
 
 # A training of one process.

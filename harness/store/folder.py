@@ -43,8 +43,10 @@ class RunRequest(NamedTuple):
     imported: ImportOrigin | None = None
     # Where it trains; None: on the machine of the home.
     remote: RemoteRequest | None = None
-    # The number of processes that train it together.
+    # The number of processes of its machine that train it together, and the rank of the first of them: with
+    # processes on other machines too, it is not 0.
     ranks: int = 1
+    first_rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,9 @@ def _to_request(folder: RunFolder, values: dict[str, object]) -> RunRequest:
     ranks = values.get("ranks", 1)
     if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
         raise ValueError("ranks is not a number of processes")
+    first_rank = values.get("first_rank", 0)
+    if type(first_rank) is not int or not 0 <= first_rank <= MOST_RANKS:
+        raise ValueError("first_rank is not a rank")
     return RunRequest(
         run_id=folder.run_id,
         name=shown_name(values.get("name"), folder.run_id),
@@ -200,6 +205,7 @@ def _to_request(folder: RunFolder, values: dict[str, object]) -> RunRequest:
         imported=_to_import(values.get("imported")),
         remote=_to_remote(values.get("remote")),
         ranks=ranks,
+        first_rank=first_rank,
     )
 
 
@@ -245,5 +251,6 @@ def write_request(folder: Path, request: RunRequest) -> None:
         "imported": None if request.imported is None else request.imported._asdict(),
         "remote": None if request.remote is None else request.remote._asdict(),
         "ranks": request.ranks,
+        "first_rank": request.first_rank,
     }
     write_private(folder / REQUEST, json.dumps(values, indent=1) + "\n")

@@ -181,16 +181,24 @@ class Home:
         request_id: str | None = None,
         remote: RemoteRequest | None = None,
         ranks: int = 1,
+        first_rank: int = 0,
     ) -> RunFolder:
         """Create the folder of a new run, with its request; `name` None: the model's name and a number.
-        `ranks` processes train it.
+        `ranks` processes of this machine train it, of which the first is `first_rank`.
 
         Raises UsageError when the name is taken or not usable, HomeError when the home cannot be written.
         """
         own = parse_own(settings.model)
         stem = settings.model if own is None else printable(own.file.stem)[:_LONGEST_STEM]
         request = RunRequest(
-            "", "", now_unix_ns, settings.model_dump_json(), request_id, remote=remote, ranks=ranks
+            "",
+            "",
+            now_unix_ns,
+            settings.model_dump_json(),
+            request_id,
+            remote=remote,
+            ranks=ranks,
+            first_rank=first_rank,
         )
         return self._create(name, stem, request)
 
@@ -201,11 +209,14 @@ class Home:
         now_unix_ns: int,
         request_id: str | None = None,
         ranks: int = 1,
+        first_rank: int = 0,
     ) -> RunFolder:
         """Create the folder of a run that trains a script; as `create`, named after the script."""
         module = origin.command.removeprefix("-m ")
         stem = Path(module).stem if module == origin.command else module.rpartition(".")[2]
-        request = RunRequest("", "", now_unix_ns, "{}", request_id, script=origin, ranks=ranks)
+        request = RunRequest(
+            "", "", now_unix_ns, "{}", request_id, script=origin, ranks=ranks, first_rank=first_rank
+        )
         return self._create(name, printable(stem)[:_LONGEST_STEM], request)
 
     def create_imported(

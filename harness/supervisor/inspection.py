@@ -83,7 +83,7 @@ def inspect_run(
     )
     status = derive_state(evidence)
     if request.ranks > 1:
-        status = state_of_ranks(status, read_ranks(folder, request.ranks, now_unix_s))
+        status = state_of_ranks(status, read_ranks(folder, now_unix_s))
     return RunInspection(request, status, log, running, locked, age_s, ended)
 
 

@@ -18,29 +18,34 @@ _MOST_BYTES = 1 << 20
 _STEPS = 2 * WINDOW
 
 
-def read_ranks(folder: RunFolder, size: int, now_unix_s: float) -> list[RankFacts]:
-    """Return the facts of the ranks of a run of `size` processes; empty for a run of one."""
-    if size < 2:
+def read_ranks(folder: RunFolder, now_unix_s: float) -> list[RankFacts]:
+    """Return the facts of the ranks of a run; empty for a run of one process."""
+    request = folder.request()
+    if request.ranks < 2:
         return []
     codes = _returncodes(folder)
-    return [_facts(RunFolder(folder.path, rank), codes.get(rank), now_unix_s) for rank in range(size)]
+    return [
+        _facts(RunFolder(folder.path, at), request.first_rank + at, codes.get(at), now_unix_s)
+        for at in range(request.ranks)
+    ]
 
 
-def read_rank_steps(folder: RunFolder, size: int) -> dict[int, list[StepRow]]:
-    """Return the newest steps of each rank that can be read."""
+def read_rank_steps(folder: RunFolder) -> dict[int, list[StepRow]]:
+    """Return the newest steps of each rank that can be read; empty for a run of one process."""
+    request = folder.request()
     steps: dict[int, list[StepRow]] = {}
-    for rank in range(size):
+    for at in range(request.ranks if request.ranks > 1 else 0):
         try:
-            with LogReader(folder.rank_log(rank), total_limit_s=_LIMIT_S) as reader:
-                steps[rank] = reader.last_steps(_STEPS)
+            with LogReader(folder.rank_log(at), total_limit_s=_LIMIT_S) as reader:
+                steps[request.first_rank + at] = reader.last_steps(_STEPS)
         except LogError:
             continue
     return steps
 
 
-def _facts(folder: RunFolder, returncode: int | None, now_unix_s: float) -> RankFacts:
+def _facts(folder: RunFolder, rank: int, returncode: int | None, now_unix_s: float) -> RankFacts:
     facts = RankFacts(
-        folder.rank,
+        rank,
         is_alive=is_alive(folder.alive),  # Before its log is read: it ends in the reverse order.
         heartbeat_age_s=heartbeat_age_s(folder.alive, now_unix_s),
         returncode=returncode,

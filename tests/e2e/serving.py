@@ -60,7 +60,7 @@ class Dashboard:
         self.output = folder / "server.log"
         self.supervisor = Supervisor(self.home, spawn=fork_training)
         self._fresh = Supervisor(self.home)
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -183,7 +183,7 @@ def end(folder: RunFolder) -> None:
         until(lambda: find_process(folder), lambda process: process is None)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port that is free now, and below those that the system gives to connections: it stays free while the
     server starts, and while it is dead between two starts."""
     for port in random.SystemRandom().sample(_PORTS, 100):

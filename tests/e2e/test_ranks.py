@@ -19,6 +19,8 @@ from harness.store.home import Home
 from harness.store.liveness import is_alive
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
+from harness.supervisor.ranks import read_ranks
+from tests.e2e.serving import free_port
 from tests.supervision import last_step, until
 
 pytestmark = pytest.mark.slow
@@ -139,23 +141,46 @@ def test_a_script_trains_in_two_processes_as_without_stepscope(tmp_path: Path) -
         assert Supervisor(Home(tmp_path)).status(folder).state is RunState.FINISHED
 
 
-def test_a_model_trains_as_ranks_of_torchrun_in_one_run(tmp_path: Path) -> None:
-    command = [
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "harness",
-        "run",
-        "mlp",
+def test_each_machine_has_a_run_of_its_ranks_and_commands_of_both_reach_all(tmp_path: Path) -> None:
+    """Two agents of torchrun with a home each stand for two machines."""
+    agents = ["--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-id", "test"]
+    agents += ["--rdzv-endpoint", f"localhost:{free_port()}", "--local-addr", "localhost"]
+    command = [sys.executable, "-m", "torch.distributed.run", *agents, "-m", "harness", "run"]
+    homes = [Home(tmp_path / name) for name in ("one", "other")]
+    processes = [
+        subprocess.Popen(
+            [*command, "mlp", "--device", "cpu", "--slow-loader-ms", "3"],
+            env=os.environ | {"STEPSCOPE_HOME": str(home.path), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for home in homes
     ]
-    done = _run([*command, "--device", "cpu", "--max-steps", "20"], tmp_path)
-    assert done.returncode == 0, done.stderr
-    (folder,) = Home(tmp_path).runs()
-    assert list(folder.rank_logs()) == [0, 1]
-    with LogReader(folder.log) as log:
-        assert log.run().state_message == "Took all 20 steps."
+    try:
+        folders = [until(home.runs, bool)[0] for home in homes]
+        ranks = [RunFolder(folder.path, rank) for folder in folders for rank in _RANKS]
+        until(lambda: min(map(last_step, ranks)), lambda step: step >= 5)
+        assert sorted(folder.request().first_rank for folder in folders) == [0, 2]
+        for folder, rate in zip(folders, (0.002, 0.003), strict=True):
+            of_home = Supervisor(Home(folder.path.parents[1]))
+            sent = of_home.send(folder, CommandKind.SET, {"learning_rate": rate})
+            answers = _answers(folders[0], sent) + _answers(folders[1], sent)
+            assert {answer.state for answer in answers} == {CommandState.APPLIED}
+            assert len({answer.step for answer in answers}) == 1
+        supervisor = Supervisor(homes[1])
+        supervisor.stop(folders[1])
+        for process in processes:
+            process.wait(60)
+        assert len(set(map(last_step, ranks))) == 1
+        for home, folder in zip(homes, folders, strict=True):
+            assert Supervisor(home).status(folder).state is RunState.STOPPED
+            assert [facts.rank for facts in read_ranks(folder, 0.0)] == [
+                folder.request().first_rank + at for at in _RANKS
+            ]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def test_settings_that_ranks_do_not_share_are_refused_before_the_start(tmp_path: Path) -> None:
