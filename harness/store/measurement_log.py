@@ -114,7 +114,7 @@ class MeasurementLog(Tables):
     def device_means(self, device: str, blocks: Iterable[MeasurementBlockRow]) -> DeviceMeans:
         """Return what the samples of `device` during the steps of `blocks` have in common."""
         clocks, reasons = [], 0
-        sql = """SELECT sm_clock_mhz, throttle_reasons FROM device_samples
+        sql = """SELECT sm_clock_mhz, CAST(throttle_reasons AS INTEGER) FROM device_samples
             WHERE device = ? AND step BETWEEN ? AND ? LIMIT 10000"""
         for block in blocks:
             for clock_mhz, bits in self._queries.numbers(sql, (device, block.first_step, block.last_step)):
