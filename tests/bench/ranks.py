@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ _TRIES_PER_RUN = 50
 _SIZES = (2, 4)
 _MODELS = ("mlp", "cnn", "lstm")
 _LATEST_KILL_S = 10.0
-# After the last rank has gone, or torchrun has ended the others.
+_LONGEST_WAIT_S = 60.0
 MOST_UNNAMED_S = 5.0
 # torchrun gives processes 30 s to end after its SIGTERM, before it kills them.
 MOST_HANGING_S = 30.0
@@ -41,7 +41,8 @@ class _Kill(NamedTuple):
     """What followed one kill. Times are from the kill, in seconds."""
 
     gone_s: float
-    named_s: float
+    # None: the state of the run names another cause, which is printed.
+    named_s: float | None
     is_whole: bool
 
 
@@ -58,13 +59,13 @@ def figures(folder: Path, is_quick: bool, seed: int | None = None) -> Iterator[F
         MOST_HANGING_S,
     )
     yield Figure(f"{name}: until no rank is left", [kill.gone_s for kill in kills], "s")
+    named_s = [kill.named_s for kill in kills if kill.named_s is not None]
+    yield Figure(f"{name}: the rank is not named", [len(kills) - len(named_s)], "", 0)
+    later_s = [kill.named_s - kill.gone_s for kill in kills if kill.named_s is not None]
+    yield Figure(f"{name}: until the rank is named", named_s, "s")
     yield Figure(
-        f"{name}: until the rank is named, the longest",
-        [max(kill.named_s for kill in kills)],
-        "s",
-        MOST_UNNAMED_S,
+        f"{name}: named after the last rank is gone, the longest", [max(later_s)], "s", MOST_UNNAMED_S
     )
-    yield Figure(f"{name}: until the rank is named", [kill.named_s for kill in kills], "s")
     damaged = sum(not kill.is_whole for kill in kills)
     yield Figure(f"{name}: runs with a damaged log or a missing step", [damaged], "", 0)
     tries = _QUICK_TRIES if is_quick else _TRIES
@@ -89,15 +90,17 @@ def _kill(supervisor: Supervisor, chance: random.Random) -> _Kill:
     time.sleep(chance.uniform(0, _LATEST_KILL_S))
     os.kill(json.loads(victim.process.read_text())["pid"], signal.SIGKILL)
     began_s = time.monotonic()
-    named = f"Rank {victim.rank}: Killed by SIGKILL"
-    named_s = _seconds_until(lambda: named in supervisor.status(folder).message, began_s)
-    gone_s = _seconds_until(lambda: not any(is_alive(rank.alive) for rank in ranks), began_s)
-    return _Kill(gone_s, named_s, all(_is_whole(rank.log) for rank in ranks if rank.log.exists()))
-
-
-def _seconds_until(is_true: Callable[[], bool], began_s: float) -> float:
-    until(is_true, bool)
-    return time.monotonic() - began_s
+    named, named_s, gone_s = f"Rank {victim.rank}: Killed by SIGKILL", None, None
+    while (now_s := time.monotonic() - began_s) < _LONGEST_WAIT_S and (named_s is None or gone_s is None):
+        if named_s is None and named in supervisor.status(folder).message:
+            named_s = now_s
+        if gone_s is None and not any(is_alive(rank.alive) for rank in ranks):
+            gone_s = now_s
+        time.sleep(0.02)
+    if named_s is None:
+        print(f"not named: {victim}, {supervisor.status(folder)}", flush=True)
+    is_whole = all(_is_whole(rank.log) for rank in ranks if rank.log.exists())
+    return _Kill(_LONGEST_WAIT_S if gone_s is None else gone_s, named_s, is_whole)
 
 
 def _is_whole(path: Path) -> bool:
