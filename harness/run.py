@@ -127,7 +127,7 @@ def _train_as_rank(watch: Watch, settings: Settings, member: "RankMember") -> No
     context, place = watch.context, member.place
     settings = change(settings, {"max_seconds": None})
     with process_group(place, context.device.facts):
-        replica = Replica(place, context.device.torch_device)
+        replica = Replica(place, context.device.torch_device, settings.parallel)
         with closing(_build_workload(settings, context, replica)) as workload:
             torch.manual_seed(settings.seed + place.rank)  # From here on each rank draws its own numbers.
             _record_start(settings, context)

@@ -185,8 +185,9 @@ def _settings(base: Base, facts: DeviceFacts | None) -> None:
 
 def _matters(spec: SettingSpec, model: ModelSpec) -> bool:
     """Return whether a setting applies to this model: images have no sequence length, texts no image size,
-    and no model of the catalog has what is for scripts."""
-    return spec.needs not in (Need.IMAGES, Need.TEXT, Need.SCRIPT) or no_effect_reason(spec, model) is None
+    and no model of the catalog has what is for scripts, or is started here in several processes."""
+    is_for_some = spec.needs in (Need.IMAGES, Need.TEXT, Need.SCRIPT, Need.RANKS)
+    return not is_for_some or no_effect_reason(spec, model) is None
 
 
 def _start(model: ModelSpec) -> str:

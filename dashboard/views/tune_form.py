@@ -107,7 +107,7 @@ def _label(name: str) -> str:
 
 def _is_of_baseline(name: str, base: Base, facts: DeviceFacts | None) -> bool:
     spec = SPECS[name]
-    if name in _ELSEWHERE or name in _NOT_OF_A_BASELINE or spec.needs is Need.SCRIPT:
+    if name in _ELSEWHERE or name in _NOT_OF_A_BASELINE or spec.needs in (Need.SCRIPT, Need.RANKS):
         return False
     return base.unavailable_reason(spec, facts) is None
 

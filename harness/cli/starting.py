@@ -22,7 +22,7 @@ from harness.records.ranks import RankPlace
 from harness.records.remote import RemoteRequest
 from harness.records.run import RunState
 from harness.settings import Settings
-from harness.settings.resolve import check_together
+from harness.settings.resolve import check_processes
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.supervisor import Supervisor
@@ -82,7 +82,7 @@ def start_run(arguments: Namespace, shell: Shell) -> int:
     if (place := read_place(shell.environ)) is not None:
         return _train_as_rank(arguments, settings, place, shell)
     supervisor = shell.supervisor(arguments)
-    ranks = _ranks(arguments, settings)
+    ranks = _ranks(arguments)
     folder = supervisor.start(arguments.name, settings, remote=_remote(arguments), ranks=ranks)
     name = folder.request().name
     if arguments.detach:
@@ -122,7 +122,7 @@ def _train_as_rank(arguments: Namespace, settings: Settings, place: RankPlace, s
     from harness.ranks.member import common_folder
     from harness.run import execute
 
-    check_together(settings)
+    check_processes(settings, place.size)
     home = shell.home(arguments)
 
     def create() -> RunFolder:
@@ -145,15 +145,12 @@ def _end_rank(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _ranks(arguments: Namespace, settings: Settings) -> int:
-    """Return the number of processes. Raises UsageError, SettingError."""
+def _ranks(arguments: Namespace) -> int:
+    """Return the number of processes. Raises UsageError."""
     ranks: int = arguments.nproc
     check_ranks(ranks)
-    if ranks == 1:
-        return 1
-    if arguments.engine is not None:
+    if ranks > 1 and arguments.engine is not None:
         raise UsageError("--nproc is for this machine, so --on cannot be given with it.")
-    check_together(settings)
     return ranks
 
 

@@ -53,6 +53,15 @@ class OptimizerImpl(StrEnum):
     FUSED = "fused"
 
 
+class Parallelism(StrEnum):
+    """How several processes train one model."""
+
+    # Each has the whole model, and gradients are averaged (DistributedDataParallel).
+    DDP = "ddp"
+    # Weights, gradients and optimizer state are sharded (fully_shard).
+    FSDP2 = "fsdp2"
+
+
 class OomPolicy(StrEnum):
     """The action when memory runs out in a step."""
 
@@ -79,6 +88,7 @@ class Need(StrEnum):
     CHECKPOINTS = "checkpoints"
     FOLDER = "data in a folder"
     SCRIPT = "a script of your own"
+    RANKS = "several processes"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from harness.catalog import ModelSpec, Preset, data, model
 from harness.errors import SettingError
 from harness.records.data import DataKind
 from harness.settings import Settings
-from harness.settings.declaration import Need
+from harness.settings.declaration import Need, Parallelism
 from harness.settings.injection import check_injection
 from harness.settings.profile_steps import parse_profile_at
 from harness.settings.spec import SPECS, SettingSpec, parse, spec_of
@@ -23,6 +23,8 @@ _PLURAL = {
 }
 
 _NO_COMPILE = "torch.compile is not available in a run of several processes; start it with compile off."
+_ALONE = "fsdp2 shards the model over several processes, and this run has one; start it with --nproc."
+_NO_LAYOUT = "Sharded weights keep their layout; start the run with channels_last off, or parallel=ddp."
 _NO_SHAPE = "{} is your own model, and 'synthetic' does not know the shape of its samples; name a dataset."
 
 
@@ -39,6 +41,8 @@ def no_effect_reason(spec: SettingSpec, trained: ModelSpec) -> str | None:
             return f"{trained.title} cannot checkpoint its activations."
         case Need.SCRIPT:
             return "it is for runs of a script; change learning_rate instead."
+        case Need.RANKS:
+            return "it is for runs of several processes."
         case _:
             return None
 
@@ -75,10 +79,15 @@ def check_fit(settings: Settings) -> None:
     parse_profile_at(settings.profile_at)
 
 
-def check_together(settings: Settings) -> None:
-    """Raise SettingError for settings with which several processes cannot train together."""
-    if settings.compile:
+def check_processes(settings: Settings, ranks: int) -> None:
+    """Raise SettingError for settings with which so many processes cannot train one model."""
+    is_sharded = settings.parallel is Parallelism.FSDP2
+    if ranks == 1 and is_sharded:
+        raise SettingError("parallel", _ALONE)
+    if ranks > 1 and settings.compile:
         raise SettingError("compile", _NO_COMPILE)
+    if is_sharded and settings.channels_last:
+        raise SettingError("channels_last", _NO_LAYOUT)
 
 
 def _check_data(spec: ModelSpec, settings: Settings) -> None:

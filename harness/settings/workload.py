@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from harness.settings.declaration import Effect, Group, Need, Setting
+from harness.settings.declaration import Effect, Group, Need, Parallelism, Setting
 
 
 class WorkloadSettings(BaseModel):
@@ -62,6 +62,17 @@ class WorkloadSettings(BaseModel):
             Effect.NEW_RUN,
         ),
     ] = "auto"
+    parallel: Annotated[
+        Parallelism,
+        Setting(
+            "Parallelism",
+            "In a run of several processes: 'ddp' has the whole model in each and averages gradients; "
+            "'fsdp2' shards weights, gradients and optimizer state.",
+            Group.WORKLOAD,
+            Effect.NEW_RUN,
+            needs=Need.RANKS,
+        ),
+    ] = Parallelism.DDP
     image_size: Annotated[
         int,
         Field(ge=8, le=1024),

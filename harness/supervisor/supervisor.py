@@ -20,7 +20,7 @@ from harness.records.remote import RemoteRequest
 from harness.records.run import AckRow, CommandKind, CommandRow
 from harness.records.script import ScriptOrigin
 from harness.settings import Settings
-from harness.settings.resolve import check_fit
+from harness.settings.resolve import check_fit, check_processes
 from harness.store.control import BUSY_S, ControlLog
 from harness.store.folder import RunFolder
 from harness.store.home import Home
@@ -87,6 +87,7 @@ class Supervisor:
         """
         self.check_may_write()
         check_fit(settings)
+        check_processes(settings, ranks)
         if remote is None:
             refuse_absent(settings.device)
         return self._start_once(

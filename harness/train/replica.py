@@ -1,15 +1,18 @@
-"""The model of one rank among those of the other ranks, which average their gradients (DDP)."""
+"""The model of one rank among those of the other ranks: DDP or FSDP2."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from harness.errors import SettingError
 from harness.records.ranks import RankPlace
 from harness.settings import Settings
-from harness.settings.resolve import check_together
+from harness.settings.declaration import Parallelism
+from harness.settings.resolve import check_processes
 
 _NO_TIME_LIMIT = (
     "The time limit of a run of several processes cannot change while it goes on; stop it instead."
@@ -23,34 +26,65 @@ class Replica:
         place: the place of this process.
     """
 
-    def __init__(self, place: RankPlace, device: torch.device) -> None:
+    def __init__(self, place: RankPlace, device: torch.device, parallelism: Parallelism) -> None:
         self.place = place
-        self._device_ids = None if device.type == "cpu" else [device.index]
-        self._model: DistributedDataParallel | None = None
+        self._device = device
+        self._is_sharded = parallelism is Parallelism.FSDP2
+        self._replicated: DistributedDataParallel | None = None
 
     def check(self, settings: Settings, changed: Sequence[str]) -> None:
         """Raise SettingError for settings that ranks do not have, or cannot change together."""
-        check_together(settings)
+        check_processes(settings, self.place.size)
         if "max_seconds" in changed:
             raise SettingError("max_seconds", _NO_TIME_LIMIT)
+
+    def shard(self, model: nn.Module) -> None:
+        """Keep this rank's share of the weights only, where the model is to be sharded: by blocks, each of
+        which is gathered for its forward and its backward pass. To be called before there is an optimizer."""
+        if not self._is_sharded:
+            return
+        mesh = init_device_mesh(self._device.type, (self.place.size,))
+        for block in _blocks(model):
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
 
     def forward(self, model: nn.Module, micro_batches: int) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the forward pass of `model`, whose gradients are averaged over the ranks in the last of so
         many micro-batches."""
-        if self._model is None:
-            self._model = DistributedDataParallel(model, device_ids=self._device_ids)
-        replica = self._model
+        replica, average = self._joined(model)
         if micro_batches == 1:
-            replica.require_backward_grad_sync = True
+            average(True)
             return replica
         passes = 0
 
         def forward(inputs: Tensor, targets: Tensor) -> Tensor:
             nonlocal passes
             passes = passes % micro_batches + 1
-            # As its context manager `no_sync`, for the forward and the backward pass.
-            replica.require_backward_grad_sync = passes == micro_batches
+            average(passes == micro_batches)
             loss: Tensor = replica(inputs, targets)
             return loss
 
         return forward
+
+    def _joined(self, model: nn.Module) -> tuple[nn.Module, Callable[[bool], None]]:
+        """Return the model to call, and what sets whether the next backward pass averages gradients."""
+        if isinstance(model, FSDPModule):
+            return model, model.set_requires_gradient_sync
+        if self._replicated is None:
+            device_ids = None if self._device.type == "cpu" else [self._device.index]
+            self._replicated = DistributedDataParallel(model, device_ids=device_ids)
+        replicated = self._replicated
+
+        def average(is_averaged: bool) -> None:
+            replicated.require_backward_grad_sync = is_averaged  # As its context manager `no_sync`.
+
+        return replicated, average
+
+
+def _blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """The members of the outermost lists and sequences of layers that have weights."""
+    for child in model.children():
+        if not isinstance(model, nn.ModuleList | nn.Sequential):
+            yield from _blocks(child)
+        elif next(child.parameters(), None) is not None:
+            yield child

@@ -92,6 +92,8 @@ class Workload:
         of other ranks."""
         self.settings = settings
         self._replica = replica
+        if replica is not None:
+            replica.shard(model)
         self.model = model
         self._device = device
         self._source = source

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,20 @@ def test_a_killed_rank_ends_the_run_and_is_named(tmp_path: Path, rank: int) -> N
         status = _status(supervisor, folder, f"Rank {rank}: Killed by SIGKILL")
         assert status.state is RunState.KILLED
     assert all(_is_whole(path) for path in folder.rank_logs().values())
+
+
+def test_a_sharded_model_trains_as_a_replicated_one(tmp_path: Path) -> None:
+    """Over two ranks the sums of gradients have one order, so the losses are equal bit by bit."""
+    losses, supervisor = [], Supervisor(Home(tmp_path))
+    for parallel in ("ddp", "fsdp2"):
+        settings = {"model": "cnn", "device": "cpu", "parallel": parallel, "grad_accumulation": 2}
+        folder = supervisor.start(None, resolve(settings | {"max_steps": 10}), ranks=2)
+        status = until(partial(supervisor.status, folder), lambda status: status.state.is_over)
+        assert status.state is RunState.FINISHED, status
+        with LogReader(folder.log) as log:
+            losses.append([row.loss for row in log.last_steps(10)])
+    assert losses[0] == losses[1]
+    assert None not in losses[0]
 
 
 def test_a_time_limit_ends_both_ranks_after_the_same_step(tmp_path: Path) -> None:

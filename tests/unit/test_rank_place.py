@@ -2,9 +2,10 @@
 
 import pytest
 
-from harness.errors import UsageError
+from harness.errors import SettingError, UsageError
 from harness.ranks.place import read_place
 from harness.records.ranks import RankPlace
+from harness.settings.resolve import check_processes, resolve
 
 _ENVIRONMENT = {
     "RANK": "3",
@@ -47,3 +48,15 @@ def test_a_process_of_its_own_has_no_place() -> None:
 def test_an_environment_that_is_not_torchruns_is_refused_with_the_value(name: str, value: str) -> None:
     with pytest.raises(UsageError, match=f"{name}='?{value}"):
         read_place(_ENVIRONMENT | {name: value})
+
+
+def test_what_processes_cannot_do_alone_or_together_is_refused() -> None:
+    for values, ranks, reason in (
+        ({"parallel": "fsdp2"}, 1, "start it with --nproc"),
+        ({"compile": True}, 2, "torch.compile is not available"),
+        ({"model": "cnn", "parallel": "fsdp2", "channels_last": True}, 2, "parallel=ddp"),
+    ):
+        with pytest.raises(SettingError, match=reason):
+            check_processes(resolve(values), ranks)
+    check_processes(resolve({"parallel": "fsdp2"}), 2)
+    check_processes(resolve({"compile": True}), 1)
