@@ -131,7 +131,7 @@ def _train_as_rank(watch: Watch, settings: Settings, member: "RankMember") -> No
         with closing(_build_workload(settings, context, replica)) as workload:
             torch.manual_seed(settings.seed + place.rank)  # From here on each rank draws its own numbers.
             _record_start(settings, context)
-            live = LiveSettings(context, workload)
+            live = LiveSettings(context, workload, member.consent)
             with watch.observe(workload, [live, member.commands.agreement(context)]) as steps:
                 train(workload, steps)
 

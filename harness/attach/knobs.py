@@ -11,7 +11,7 @@ from harness.records.run import EventKind, EventRow, Severity
 from harness.records.script import DeclaredSetting, SettingKind, SettingValue
 from harness.settings.spec import SPECS, change_title
 from harness.watch.context import RunContext
-from harness.watch.live_settings import LiveChange, LiveSettings
+from harness.watch.live_settings import LiveChange, LiveSettings, OtherProcesses
 
 _LONGEST_NAME = 40
 _MOST = 100
@@ -62,8 +62,10 @@ class ScriptLiveSettings(LiveSettings):
         declared: the declarations, by name.
     """
 
-    def __init__(self, context: RunContext, switches: ScriptSwitches) -> None:
-        super().__init__(context, switches)
+    def __init__(
+        self, context: RunContext, switches: ScriptSwitches, others: OtherProcesses | None = None
+    ) -> None:
+        super().__init__(context, switches, others)
         self._switches = switches
         self.declared: dict[str, DeclaredSetting] = {}
 

@@ -293,7 +293,7 @@ class Session:
         context = watch.context
         context.journal.put(SettingsRow(1, 1, 0, recorded, "{}", None))
         context.journal.put(ModelSizeRow(sum(p.numel() for p in model.parameters() if p.requires_grad)))
-        live = ScriptLiveSettings(context, switches)
+        live = ScriptLiveSettings(context, switches, self._member and self._member.consent)
         # Entered before the steps, so that it ends after them, when the device is idle.
         self._stack.callback(self.remarks.close)
         actions: list[StepAction] = [live]

@@ -4,17 +4,19 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, Self
 
 from harness.ranks.commands import RankCommands, RankInbox
+from harness.ranks.consent import RankConsent
 from harness.ranks.store import RankStore
 from harness.records.ranks import RankPlace
 from harness.store.folder import RunFolder
 
 
 class RankMember(NamedTuple):
-    """A rank: its place, its inbox, and the source of its commands."""
+    """A rank: its place, its inbox, the source of its commands, and its part in changes of settings."""
 
     place: RankPlace
     inbox: RankInbox
     commands: RankCommands
+    consent: RankConsent
 
     @classmethod
     def join(
@@ -22,8 +24,8 @@ class RankMember(NamedTuple):
     ) -> Self:
         """Connect to the other ranks. `limit_s` as for `RankCommands`. Raises RuntimeError when there is no
         store at the address that torchrun gave."""
-        inbox = RankInbox()
-        return cls(place, inbox, RankCommands(folder, inbox, RankStore.connect(environ, place), limit_s))
+        inbox, store = RankInbox(), RankStore.connect(environ, place)
+        return cls(place, inbox, RankCommands(folder, inbox, store, limit_s), RankConsent(store))
 
 
 def common_folder(place: RankPlace, environ: Mapping[str, str], create: Callable[[], RunFolder]) -> RunFolder:

@@ -23,6 +23,7 @@ _TIMEOUT = timedelta(seconds=10)
 # Time for the first rank of a machine to start.
 _FOLDER_TIMEOUT = timedelta(seconds=120)
 _NONE = ""
+_SILENT = "it has not answered."
 
 
 class Proposal(NamedTuple):
@@ -119,6 +120,44 @@ class RankStore:
             return None
         step, missing = json.loads(self._store.get(key))
         return Decision(step, tuple(missing))
+
+    def report(self, command_id: str, problem: str | None) -> None:
+        """Say that a change is in effect on this rank, or why it is not."""
+        self._store.set(self._report_key(command_id, self.place.rank), json.dumps(problem))
+
+    def problems(self, command_id: str) -> dict[int, str] | None:
+        """Return why a change is not in effect, by rank, as settled for all; None: some rank has not reported
+        yet."""
+        if (settled := self._settled(command_id)) is not None:
+            return settled
+        ranks = range(self.place.size)
+        keys = [self._report_key(command_id, rank) for rank in ranks]
+        if not self._store.check(keys):
+            return None
+        reports = {rank: json.loads(self._store.get(key)) for rank, key in zip(ranks, keys, strict=True)}
+        return self._settle(command_id, {rank: text for rank, text in reports.items() if text is not None})
+
+    def settle_without(self, command_id: str) -> dict[int, str]:
+        """As `problems`, where ranks that have not reported are the problem."""
+        ranks = range(self.place.size)
+        missing = [rank for rank in ranks if not self._store.check([self._report_key(command_id, rank)])]
+        return self._settle(command_id, dict.fromkeys(missing, _SILENT))
+
+    def _settle(self, command_id: str, problems: Mapping[int, str]) -> dict[int, str]:
+        # What is settled first stands, whoever does it.
+        self._store.compare_set(f"settled-{command_id}", _NONE, json.dumps(list(problems.items())))
+        settled = self._settled(command_id)
+        if settled is None:
+            raise RuntimeError(f"the store has lost what was settled on {command_id}")
+        return settled
+
+    def _settled(self, command_id: str) -> dict[int, str] | None:
+        key = f"settled-{command_id}"
+        return dict(json.loads(self._store.get(key))) if self._store.check([key]) else None
+
+    @staticmethod
+    def _report_key(command_id: str, rank: int) -> str:
+        return f"report-{command_id}-{rank}"
 
     def _folder_key(self) -> str:
         return f"folder-{self.place.first_rank}"

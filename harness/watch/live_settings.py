@@ -23,6 +23,8 @@ from harness.watch.context import RunContext
 
 # On the CPU a cap is only safe once threads and workspaces exist: set cold, it aborts the process.
 CAP_AFTER_STEPS = 2
+# What may be raised where a change is put into effect.
+_FAILURES = (StepscopeError, RuntimeError, OSError, ValueError, MemoryError)
 
 
 class Adjustable(Protocol):
@@ -44,6 +46,15 @@ class Adjustable(Protocol):
 
     def recorded(self, settings: Settings) -> dict[str, Any]:
         """Return the values of `settings` for the log, as JSON values."""
+        ...
+
+
+class OtherProcesses(Protocol):
+    """The other processes of a run, where a change is in effect on all or on none."""
+
+    def settle(self, command_id: str, problem: str | None) -> str | None:
+        """Say that a change is in effect here, or why it is not; return the sentence for a change that is to
+        be reverted because of another process."""
         ...
 
 
@@ -82,8 +93,11 @@ class LiveSettings(StepAction):
 
     commands = frozenset({CommandKind.SET})
 
-    def __init__(self, context: RunContext, workload: Adjustable) -> None:
+    def __init__(
+        self, context: RunContext, workload: Adjustable, others: OtherProcesses | None = None
+    ) -> None:
         self._context = context
+        self._others = others
         self._workload = workload
         self._device = device = context.device
         self._journal = context.journal
@@ -109,13 +123,8 @@ class LiveSettings(StepAction):
         step, answer = boundary.step, self._context.answer
         try:
             change = self.apply(command.payload, step, command.command_id)
-        except StepscopeError as error:
-            answer(command.command_id, CommandState.REJECTED, step, str(error))
-            return
-        except (RuntimeError, OSError, ValueError, MemoryError) as error:
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            sentence = f"It could not be applied: {reason}"
-            answer(command.command_id, CommandState.REJECTED, step, sentence)
+        except _FAILURES as error:
+            answer(command.command_id, CommandState.REJECTED, step, _sentence(error))
             return
         if change is None:
             answer(
@@ -142,10 +151,19 @@ class LiveSettings(StepAction):
         before are then in effect.
         """
         before = self.current
-        after, changed = self._validated(before, _requested_values(payload))
+        try:
+            after, changed = self._validated(before, _requested_values(payload))
+            remark = self._apply(after) if changed else None
+        except _FAILURES as error:
+            if self._others is not None:
+                self._others.settle(command_id, _sentence(error))
+            raise
+        if self._others is not None and (problem := self._others.settle(command_id, None)) is not None:
+            if changed:
+                self._apply(before)
+            raise StepscopeError(problem)
         if not changed:
             return None
-        remark = self._apply(after)
         change = self._record(before, after, step, command_id, remark=remark)
         self.changes.append(change)
         return change
@@ -261,6 +279,13 @@ class LiveSettings(StepAction):
         values = json.dumps(self._workload.recorded(self.current))
         self._journal.put(SettingsRow(version, step, self._clock_ns(), values, json.dumps(new), command_id))
         return version
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, StepscopeError):
+        return str(error)
+    reason = str(error).strip().partition("\n")[0] or type(error).__name__
+    return f"It could not be applied: {reason}"
 
 
 def _differing(before: Settings, after: Settings) -> list[str]:
