@@ -9,10 +9,11 @@ from torch import nn
 from harness.attach.autocast import RegionState, ScriptAutocast
 from harness.attach.learning_rates import LearningRateFactor, has_rate
 from harness.attach.loaders import LOADER_SETTINGS, LoaderSwitch
-from harness.attach.reasons import MIXED_PRECISION_APIS, NO_RATE, NO_SCALER, OWN_AUTOCAST, REASONS
+from harness.attach.reasons import MIXED_PRECISION_APIS, NO_LSTM, NO_RATE, NO_SCALER, OWN_AUTOCAST, REASONS
 from harness.attach.training import ScriptTraining
 from harness.device.protocol import Device
 from harness.errors import SettingError
+from harness.models.recurrent import has_bf16_lstm
 from harness.records.run import AmpMode
 from harness.records.script import SettingValue
 from harness.settings import Settings
@@ -110,6 +111,8 @@ class ScriptSwitches:
                 raise SettingError(name, f"{name} cannot change in this script. {self.reasons[name]}")
         if "amp" in changed and settings.amp is AmpMode.FP16 and not self._can_scale():
             raise SettingError("amp", NO_SCALER)
+        if "amp" in changed and settings.amp is AmpMode.BF16 and not self._can_run_bf16():
+            raise SettingError("amp", NO_LSTM)
         if "learning_rate_factor" in changed and not self._has_rates():
             raise SettingError("learning_rate_factor", f"learning_rate_factor has no effect: {NO_RATE}")
         parse_profile_at(settings.profile_at)
@@ -171,6 +174,12 @@ class ScriptSwitches:
 
     def _can_scale(self) -> bool:
         return self.has_scaler or self.autocast.own_mode is AmpMode.FP16
+
+    def _can_run_bf16(self) -> bool:
+        if self._device.torch_device.type != "cpu" or self.autocast.own_mode is AmpMode.BF16:
+            return True
+        layers = (layer for model in self._training.models for layer in model.modules())
+        return not any(isinstance(layer, nn.LSTM) for layer in layers) or has_bf16_lstm()
 
     def _has_rates(self) -> bool:
         return any(has_rate(group) for one in self._training.optimizers for group in one.param_groups)

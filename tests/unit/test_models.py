@@ -1,6 +1,9 @@
 """Every model of the catalogue keeps the contract of `LossModel`."""
 
+import os
 import socket
+import subprocess
+import sys
 from functools import cache
 
 import numpy as np
@@ -150,6 +153,21 @@ def test_bf16_autocast_trains_with_a_float32_loss(key: str) -> None:
     assert loss.dtype is torch.float32
     assert torch.isfinite(loss)
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+def test_an_lstm_trains_under_bf16_on_a_processor_without_kernels_of_it() -> None:
+    code = """
+import torch
+from torch import nn
+from harness.models.recurrent import RecurrentLanguageModel
+model, tokens = RecurrentLanguageModel(nn.LSTM, 256, 8, 2), torch.ones(2, 3, dtype=torch.long)
+with torch.autocast("cpu", torch.bfloat16):
+    loss = model(tokens, tokens)
+loss.backward()
+assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+"""
+    environ = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    subprocess.run([sys.executable, "-c", code], env=environ, check=True, timeout=120)
 
 
 @pytest.mark.parametrize("key", CHANNELS_LAST)

@@ -200,6 +200,20 @@ def test_fp16_needs_a_gradscaler(tmp_path: Path) -> None:
     assert set(net.dtypes) == {F32}
 
 
+def test_bf16_is_refused_where_the_processor_has_no_lstm_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.attach.switches.has_bf16_lstm", lambda: False)
+    net = Net()
+    attached, (request,) = train(tmp_path, Script(net, net), "bf16")
+    assert attached.answer(request).state == CommandState.APPLIED
+    net.lstm = nn.LSTM(4, 4)
+    attached, (request,) = train(tmp_path, Script(net, net), "bf16")
+    answer = attached.answer(request)
+    assert answer.state == CommandState.REJECTED
+    assert "LSTM" in answer.message
+
+
 @pytest.mark.parametrize("around", [None, bf16])
 def test_losses_fall_whatever_is_switched_under_a_gradscaler(
     tmp_path: Path, around: Callable[[], Any] | None
