@@ -9,8 +9,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 COMPILED := import dashboard.views, harness.cli, harness.run, streamlit.web.cli, torch._dynamo
 HOST_PORT ?= 8501
 # A file of tests stays with one worker, and files are handed out in the order of tests/conftest.py. A test of a
-# browser or of a process waits a third of its time, so that three workers keep two cores busy.
-WORKERS = -n $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 2 ? cores * 3 / 2 : 3))) \
+# browser or of a process waits a third of its time, so that three workers keep two cores busy; with a fourth
+# one none waits for the last file.
+WORKERS = -n $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 2 ? cores * 3 / 2 : 4))) \
   --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
@@ -25,11 +26,13 @@ $(VENV)/.runtime: requirements.txt constraints.txt pyproject.toml
 	$(BIN)/python -c "$(COMPILED)"
 	@touch $@
 
-# One call of pip for everything. What the tests import first is compiled before two processes would do it at once.
+# One call of pip for everything. What the tests import, and the tests themselves, are compiled once, before every
+# worker would do it.
 $(VENV)/.dev: requirements.txt constraints.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -e '.[dev]'
-	$(BIN)/python -c "$(COMPILED), hypothesis, pandas, playwright.sync_api, pytest, streamlit.testing.v1"
+	@$(BIN)/python -m pytest --collect-only --quiet >$(VENV)/collected.log 2>&1 & \
+	  $(BIN)/python -c "$(COMPILED)"; wait
 	@touch $(VENV)/.runtime $@
 
 $(VENV)/.browser: $(VENV)/.dev tests/e2e/install_browser.py
@@ -42,8 +45,9 @@ run: $(VENV)/.runtime ## open Stepscope at http://localhost:8501
 test: $(VENV)/.browser ## the test suite, browser included, in under ten minutes
 	$(BIN)/python -m pytest -m "not gpu and not long" $(WORKERS) $(ARGS)
 
-test-long: $(VENV)/.browser ## real runs of ten seconds and more, which make test leaves out
+test-long: $(VENV)/.browser ## long runs and more random examples, which make test leaves out
 	$(BIN)/python -m pytest -m "long and not gpu" $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest --hypothesis-profile=thorough -m "not gpu" $(WORKERS) tests/property $(ARGS)
 
 check: $(VENV)/.dev ## lint, types, layers, unit and property tests, side by side; under a minute
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-code check-tests

@@ -32,6 +32,8 @@ _BLANKED = "Bad delta path index"
 _ROW_PX = 33
 _TICK_X_PX = 18
 """Where a row of a table is ticked."""
+_LOOK_MS = 100
+"""The time between two looks at a page: each takes 10 ms of a core."""
 _INSIDE = frozenset({"data", "blob", "about"})
 
 
@@ -286,7 +288,7 @@ class Tab:
         """As `tests.supervision.until`, while the browser's events go on being heard."""
 
         def listening() -> T:
-            self.page.wait_for_timeout(20)
+            self.page.wait_for_timeout(_LOOK_MS)
             return look()
 
         return until(listening, good, limit_s)

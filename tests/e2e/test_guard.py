@@ -201,7 +201,7 @@ def test_started_in_a_foreign_folder_it_is_as_private(browser: Browser, tmp_path
     ("flag", "value", "named"),
     [
         ("--server.address", "0.0.0.0", "listen on 0.0.0.0"),
-        ("--browser.gatherUsageStats", "true", "usage statistics"),
+        pytest.param("--browser.gatherUsageStats", "true", "usage statistics", marks=pytest.mark.long),
     ],
 )
 def test_under_unsafe_options_one_sentence_is_all_there_is(
@@ -274,6 +274,7 @@ def _loopback() -> str:
     return "::1"
 
 
+@pytest.mark.long
 def test_the_wheel_serves_from_any_folder(wheel_environment: Path, browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "harness.py").write_text("raise SystemExit('imported from the folder')", encoding="utf-8")
     (tmp_path / "dashboard").mkdir()

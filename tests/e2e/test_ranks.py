@@ -23,6 +23,7 @@ from harness.supervisor import Supervisor
 from harness.supervisor.ranks import read_ranks
 from tests.e2e.serving import free_port
 from tests.supervision import last_step, until
+from tests.warm_start import fork_training
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +34,7 @@ _RANKS = (0, 1)
 @contextmanager
 def _a_run(path: Path, **values: object) -> Iterator[tuple[Supervisor, RunFolder]]:
     """A run of two processes in training; it is stopped at the end."""
-    supervisor = Supervisor(Home(path))
+    supervisor = Supervisor(Home(path), spawn=fork_training)
     settings = resolve({"model": "mlp", "device": "cpu", "slow_loader_ms": 3.0} | values)
     folder = supervisor.start(None, settings, ranks=2)
     try:
@@ -97,7 +98,7 @@ def test_commands_take_effect_before_the_same_step_on_both_ranks(tmp_path: Path)
     assert all(_is_whole(path) for path in folder.rank_logs().values())
 
 
-@pytest.mark.parametrize("rank", _RANKS)
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_killed_rank_ends_the_run_and_is_named(tmp_path: Path, rank: int) -> None:
     with _a_run(tmp_path) as (supervisor, folder):
         pid = json.loads(RunFolder(folder.path, rank).process.read_text())["pid"]
@@ -107,9 +108,10 @@ def test_a_killed_rank_ends_the_run_and_is_named(tmp_path: Path, rank: int) -> N
     assert all(_is_whole(path) for path in folder.rank_logs().values())
 
 
+@pytest.mark.long
 def test_a_sharded_model_trains_as_a_replicated_one(tmp_path: Path) -> None:
     """Over two ranks the sums of gradients have one order, so the losses are equal bit by bit."""
-    losses, supervisor = [], Supervisor(Home(tmp_path))
+    losses, supervisor = [], Supervisor(Home(tmp_path), spawn=fork_training)
     for parallel in ("ddp", "fsdp2"):
         settings = {"model": "cnn", "device": "cpu", "parallel": parallel, "grad_accumulation": 2}
         folder = supervisor.start(None, resolve(settings | {"max_steps": 10}), ranks=2)
@@ -121,6 +123,7 @@ def test_a_sharded_model_trains_as_a_replicated_one(tmp_path: Path) -> None:
     assert None not in losses[0]
 
 
+@pytest.mark.long
 def test_a_time_limit_ends_both_ranks_after_the_same_step(tmp_path: Path) -> None:
     with _a_run(tmp_path, max_seconds=2.0) as (supervisor, folder):
         status = _status(supervisor, folder, "Reached the limit of 2 s.")
@@ -156,6 +159,7 @@ def test_a_script_trains_in_two_processes_as_without_stepscope(tmp_path: Path) -
         assert Supervisor(Home(tmp_path)).status(folder).state is RunState.FINISHED
 
 
+@pytest.mark.long
 def test_each_machine_has_a_run_of_its_ranks_and_commands_of_both_reach_all(tmp_path: Path) -> None:
     """Two agents of torchrun with a home each stand for two machines."""
     agents = ["--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-id", "test"]

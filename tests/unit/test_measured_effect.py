@@ -40,14 +40,14 @@ def test_an_interval_within_one_percent_is_no_practical_difference() -> None:
     assert measure_effect(some_blocks(ratio=1.003)).main.word is Word.NO_PRACTICAL_DIFFERENCE
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_an_effect_a_difference_is_called_in_at_most_five_percent() -> None:
     called = [measure_effect(some_blocks(8, noise=0.03, seed=seed)).main.word for seed in range(300)]
     share = sum(word in (Word.FASTER, Word.SLOWER) for word in called) / len(called)
     assert 0 < share <= 0.05
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_drift_is_no_effect() -> None:
     words = [measure_effect(some_blocks(8, drift=0.03, seed=seed)).main.word for seed in range(200)]
     assert sum(word in (Word.FASTER, Word.SLOWER) for word in words) <= 10

@@ -12,7 +12,7 @@ from tests.rank_factories import ranks_that_train
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_every_command_takes_effect_before_the_same_step_on_all_ranks(size: int) -> None:
     seed = random.randrange(10**6)
-    ranks = ranks_that_train(size, 20, 600, Pace(0.03, 0.2), 0.004, 0.02, seed)
+    ranks = ranks_that_train(size, 20, 600, Pace(0.03, 20.0), 0.004, 0.02, seed)
     assert all(rank.applied == ranks[0].applied for rank in ranks), seed
     assert [name for name, _ in ranks[0].applied] == [f"c{number}" for number in range(20)], seed
 
