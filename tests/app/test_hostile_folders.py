@@ -55,7 +55,9 @@ def test_the_runs_page_lists_every_run(hostile: list[str], open_page: Open) -> N
     assert max(len(str(text)) for row in rows for text in row.values()) <= 1_000
 
 
-@pytest.mark.parametrize("page", ["live", "memory", "profiler"])
+@pytest.mark.parametrize(
+    "page", ["live", *(pytest.param(page, marks=pytest.mark.long) for page in ("memory", "profiler"))]
+)
 def test_the_pages_of_a_run_bear_every_run(page: str, hostile: list[str], open_page: Open) -> None:
     app = open_page(page, run=hostile[0])
     for case, run_id in zip(CASES, hostile, strict=True):

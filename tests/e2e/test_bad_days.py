@@ -84,6 +84,7 @@ def _answered(run: RunFolder) -> set[str]:
         return {ack.command_id for ack in reader.acks() if ack.state == CommandState.APPLIED}
 
 
+@pytest.mark.long
 def test_a_server_killed_as_start_is_clicked_leaves_a_whole_run_or_none(
     survivor: Tab, dashboard: Dashboard
 ) -> None:

@@ -73,6 +73,7 @@ def test_start_clicked_ten_times_starts_one_run(tab: Tab, dashboard: Dashboard) 
         tab.until(partial(tab.card, card), lambda text: text not in ("", "n/a"))
 
 
+@pytest.mark.long
 def test_a_name_that_is_taken_is_refused_and_the_form_keeps_its_values(
     tab: Tab, dashboard: Dashboard
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_name_that_is_taken_is_refused_and_the_form_keeps_its_values(
     assert {folder.run_id for folder in dashboard.home.runs()} == values
 
 
+@pytest.mark.long
 def test_the_form_says_whether_a_run_fits_and_the_largest_batch_that_does(tab: Tab) -> None:
     tab.open("new")
     _choose_model(tab, "MLP")

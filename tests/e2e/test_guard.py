@@ -175,6 +175,7 @@ def test_the_owners_tunnel_needs_no_token(browser: Browser, dashboard: Dashboard
         tab.close()
 
 
+@pytest.mark.long
 def test_started_in_a_foreign_folder_it_is_as_private(browser: Browser, tmp_path: Path) -> None:
     """The folder's own configuration would open it to everybody."""
     folder = tmp_path / "elsewhere"

@@ -91,6 +91,7 @@ def _level(tab: Tab) -> str:
     return str(tab.plot("plot._fullData[0].level ?? ''", within=tab.key("profile")))
 
 
+@pytest.mark.long
 def test_two_profiles_of_a_simulated_run_are_compared(tab: Tab, dashboard: Dashboard) -> None:
     folder = write("amp", dashboard.home, steps=1_000)
     tab.open("profiler", run=folder.run_id)

@@ -75,6 +75,7 @@ def test_a_run_that_ends_stops_ticking_and_keeps_its_figures(tab: Tab, dashboard
     tab.page.get_by_text(re.compile("Steps 1 to 60")).wait_for()
 
 
+@pytest.mark.long
 def test_two_versions_of_the_settings_are_chosen_and_compared(tab: Tab, changed: RunFolder) -> None:
     tab.open("profiler", run=changed.run_id)
     tab.key("profiler_spread").locator(".ss-plot[data-ready=true]").wait_for()

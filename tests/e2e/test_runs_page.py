@@ -75,6 +75,7 @@ def test_a_run_is_selected_opened_and_found_back(tab: Tab, dashboard: Dashboard)
     tab.page.get_by_role("heading", name="Runs").wait_for()
 
 
+@pytest.mark.long
 def test_two_runs_are_compared(tab: Tab, dashboard: Dashboard) -> None:
     _finished(dashboard, "one of two", 120)
     _finished(dashboard, "two of two", 80)

@@ -85,11 +85,11 @@ def test_three_real_steps_have_finite_losses_and_move_every_parameter(key: str) 
     [
         ("mlp", 32, 100, 0.3),
         ("cnn", 32, 100, 0.4),
-        ("rnn", 4, 60, 0.8),
+        pytest.param("rnn", 4, 60, 0.8, marks=pytest.mark.long),
         ("lstm", 4, 60, 0.8),
-        ("gru", 4, 60, 0.8),
+        pytest.param("gru", 4, 60, 0.8, marks=pytest.mark.long),
         ("transformer", 4, 40, 0.8),
-        ("seq2seq", 4, 50, 0.85),
+        pytest.param("seq2seq", 4, 50, 0.85, marks=pytest.mark.long),
     ],
 )
 def test_the_loss_falls_on_real_data(key: str, batch_size: int, steps: int, factor: float) -> None:
