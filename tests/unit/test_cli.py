@@ -381,3 +381,17 @@ def test_a_stream_that_cannot_show_a_name_shows_question_marks() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert b"??" in done.stdout
+
+
+def test_an_interrupt_within_an_evaluated_string_ends_with_130(tmp_path: Path) -> None:
+    (tmp_path / "interrupted.py").write_text(
+        "import sys\n"
+        "from harness import __main__, cli\n"
+        "cli.run_process = lambda: exec('raise KeyboardInterrupt')\n"
+        "sys.exit(__main__.main())\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
