@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlparse
@@ -14,6 +15,7 @@ from playwright.sync_api import (
     FloatRect,
     Locator,
     Page,
+    TimeoutError,
     WebSocket,
     expect,
 )
@@ -29,11 +31,14 @@ _HERE = frozenset({"localhost", "127.0.0.1"})
 # Streamlit's own page looks for its server below the page's path first, gets 404, and then finds it.
 _GUESS = re.compile(r"/\w+/_stcore/(health|host-config)$")
 _BLANKED = "Bad delta path index"
+_OF_BLANK_PAGES = (_BLANKED, "when disconnected from server")
 _ROW_PX = 33
 _TICK_X_PX = 18
 """Where a row of a table is ticked."""
 _LOOK_MS = 100
 """The time between two looks at a page: each takes 10 ms of a core."""
+_FORM_MS = 2_000
+"""The time in which a form opens."""
 _INSIDE = frozenset({"data", "blob", "about"})
 
 
@@ -102,22 +107,17 @@ class Tab:
         field.press("Tab")
         self.page.get_by_text(f"--name {shown}").wait_for()
 
-    def expect_after_a_change_of_pages(self, sign: Locator) -> None:
-        """Wait for a sign of the page changed to within the tab.
+    def open_form(self, button: str, form: str) -> None:
+        """Click on the button that opens a form, again if none opens: a click misses a button that is
+        being drawn anew."""
 
-        Streamlit 1.67 can leave a tab blank when a tick of the page left reaches it while the next one is
-        drawn: the tick carries the address of the page left. That rare case is told apart by Streamlit's own
-        words, and the tab is loaded again, as a person would; anything else fails.
-        """
+        def is_open() -> bool:
+            self.button(button).click()
+            with suppress(TimeoutError):
+                self.key(form).wait_for(timeout=_FORM_MS)
+            return self.key(form).is_visible()
 
-        def is_blank() -> bool:
-            return any(_BLANKED in problem for problem in self.problems)
-
-        self.until(lambda: sign.is_visible() or is_blank(), bool)
-        if is_blank():
-            self.page.reload()
-            self.problems.clear()
-        sign.wait_for()
+        self.until(is_open, bool)
 
     @property
     def chart(self) -> Locator:
@@ -322,6 +322,9 @@ class Tab:
         if self._is_new:
             self.page.close()
         assert not self.outside, f"requests other machines: {self.outside}"
+        if any(_BLANKED in problem for problem in self.problems):
+            # The page has loaded itself again (`dashboard/static/library.mjs`).
+            self.problems = [one for one in self.problems if not any(text in one for text in _OF_BLANK_PAGES)]
         assert self._is_forgiving or not self.problems, self.problems
 
     def _listen(self, message: ConsoleMessage) -> None:

@@ -63,7 +63,7 @@ def test_start_clicked_ten_times_starts_one_run(tab: Tab, dashboard: Dashboard) 
     _choose_model(tab, "MLP")
     tab.name_run("from the form", "'from the form'")
     tab.button("start").evaluate("button => { for (let i = 0; i < 10; i++) button.click(); }")
-    tab.expect_after_a_change_of_pages(tab.chart)
+    tab.chart.wait_for()
     folder = _only(dashboard, values)
     assert folder.request().name == "from the form"
     tab.expect_run(folder.run_id)

@@ -161,7 +161,7 @@ def test_zoom_and_a_hidden_trace_survive_ticks_a_full_rerun_and_a_visit_elsewher
     assert len(tab.markers) >= len(marked)
     assert tab.drawn("mark") == "same"
     tab.page.get_by_role("link", name="System").click()
-    tab.expect_after_a_change_of_pages(tab.page.get_by_role("heading", name="System", exact=True))
+    tab.page.get_by_role("heading", name="System", exact=True).wait_for()
     tab.page.get_by_role("link", name="Live").click()
     tab.chart.wait_for()
     tab.wait_for_ticks(1)

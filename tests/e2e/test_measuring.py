@@ -19,7 +19,7 @@ def run(dashboard: Dashboard) -> RunFolder:
 
 
 def _begin(tab: Tab, pairs: int) -> None:
-    tab.button("measure_amp_bar").click()
+    tab.open_form("measure_amp_bar", "measure_form")
     field = tab.key("measure_pairs").locator("input")
     field.fill(str(pairs))
     field.press("Enter")

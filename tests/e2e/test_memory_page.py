@@ -31,7 +31,7 @@ def _open(tab: Tab, folder: RunFolder) -> None:
 def test_the_memory_page_is_found_from_live_with_the_same_run(tab: Tab, leak: RunFolder) -> None:
     tab.watch(leak.run_id)
     tab.page.get_by_role("link", name="Causes and remedies").click()
-    tab.expect_after_a_change_of_pages(tab.key("memory_waterfall"))
+    tab.key("memory_waterfall").wait_for()
     tab.expect_run(leak.run_id)
     expect(tab.key("pick_run").get_by_role("combobox")).to_have_value("demo: leak")
 

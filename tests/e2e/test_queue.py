@@ -17,7 +17,6 @@ def test_a_run_that_is_added_starts_when_its_device_is_free(tab: Tab, dashboard:
     tab.name_run("second", "second")
     tab.button("enqueue").click()
     section = tab.key("queue")
-    tab.expect_after_a_change_of_pages(section)
     expect(section).to_contain_text("second")
     expect(section).to_contain_text("run 'first in line' is on it")
     expect(tab.button("start")).to_have_count(0)

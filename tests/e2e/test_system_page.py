@@ -54,3 +54,12 @@ def test_a_run_going_on_is_a_row_and_its_cost_is_told(tab: Tab, dashboard: Dashb
     tab.open("system")
     tab.page.get_by_text("Active runs", exact=True).wait_for()
     tab.page.get_by_text(re.compile("Sampling is the CPU time of recording")).wait_for()
+
+
+def test_a_page_that_streamlit_leaves_blank_loads_itself_again(tab: Tab) -> None:
+    tab.open("system")
+    tab.page.wait_for_function("() => window.Plotly")
+    error = "Error('Bad delta path index 3 (should be between [0, 2])')"
+    tab.page.evaluate(f"() => {{ window.isOld = true; setTimeout(() => {{ throw {error} }}) }}")
+    tab.page.wait_for_function("() => !window.isOld")
+    tab.page.locator(".ss-card").first.wait_for()
