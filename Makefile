@@ -32,7 +32,7 @@ $(VENV)/.dev: requirements.txt constraints.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -e '.[dev]'
 	@$(BIN)/python -m pytest --collect-only --quiet >$(VENV)/collected.log 2>&1 & \
-	  $(BIN)/python -c "$(COMPILED)"; wait
+	  $(BIN)/python -c "$(COMPILED)"; code=$$?; wait; exit $$code
 	@touch $(VENV)/.runtime $@
 
 $(VENV)/.browser: $(VENV)/.dev tests/e2e/install_browser.py
