@@ -1,5 +1,6 @@
 """The collector of a remote run in a process of its own, with its node in the same process:
-`python collector_process.py MODE NODE_HOME -m harness _run FOLDER`. MODE is that of `tests.fake_training`.
+`python collector_process.py MODE NODE_HOME -m harness _run FOLDER`. MODE is that of `tests.fake_training`, or
+"script": then the node really runs the script of the run.
 While there is a file `dead` in NODE_HOME the node has died; with `silent` its answers are lost."""
 
 import sys
@@ -43,7 +44,7 @@ def main(mode: str, home: Path, folder: RunFolder) -> int:
         return spawn_dependent(words, {**environ, "PYTHONPATH": str(ROOT)}, output)
 
     def start_node(request: NodeRequest) -> Link:
-        return Link(NodeRun(request, home, spawn), home)
+        return Link(NodeRun(request, home, spawn_dependent if mode == "script" else spawn), home)
 
     def retry(lost: RunFolder, retries: int) -> str:
         (home / "retries").write_text(str(retries))

@@ -70,6 +70,10 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
         from harness.cli.queueing import split_script
 
         words, script = split_script(words)  # What follows a script is the script's.
+    if words[:1] == ["run"]:
+        from harness.cli.scripts import split_remote_script
+
+        words, script = split_remote_script(words)
     parser = build_parser(next(iter(words), None))
     arguments, extras = parser.parse_known_args(words)
     arguments.script = script

@@ -9,6 +9,7 @@ from harness import words
 from harness.attach.launch import Script, origin_of
 from harness.cli.arguments import settings_of
 from harness.cli.parser import Parser, add_command
+from harness.cli.script_words import split_at_script
 from harness.cli.setting_flags import add_setting_flags
 from harness.cli.shell import Shell
 from harness.errors import UsageError
@@ -64,18 +65,8 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
 def split_script(words: Sequence[str]) -> tuple[list[str], Script | None]:
     """Split the words of `stepscope queue add …` into those of Stepscope and the script with its arguments,
     which are the script's; None: they name no script."""
-    if list(words[:2]) != ["queue", "add"]:
-        return list(words), None
-    at = 2
-    while at < len(words):
-        word = words[at]
-        if word == "-m":
-            module = "".join(words[at + 1 : at + 2])
-            return list(words[:at]), Script(module, tuple(words[at + 2 :]), is_module=True)
-        if word.endswith(".py") and not word.startswith("-"):
-            return list(words[:at]), Script(word, tuple(words[at + 1 :]), is_module=False)
-        at += 2 if word in _WITH_VALUE else 1
-    return list(words), None
+    is_add = list(words[:2]) == ["queue", "add"]
+    return split_at_script(words, 2, _WITH_VALUE) if is_add else (list(words), None)
 
 
 def add_run(arguments: Namespace, shell: Shell) -> int:

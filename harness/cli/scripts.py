@@ -12,6 +12,7 @@ from typing import NamedTuple
 from harness.attach.launch import DISABLED_VARIABLE, Script, origin_of, run_script, run_script_into
 from harness.cli.parser import Parser
 from harness.cli.ranks import check_ranks
+from harness.cli.script_words import are_only, split_at_script
 from harness.cli.streams import write_error
 from harness.errors import StepscopeError, UsageError
 from harness.store.folder import RunFolder
@@ -20,6 +21,8 @@ from harness.supervisor.launch import plain_command, script_command
 
 # `--into` names the folder of a run that the queue has created.
 _OPTIONS = ("--home", "--name", "--nproc", "--into")
+_REMOTE_OPTIONS = ("--home", "--name", "--on", "--retries")
+_REMOTE_FLAGS = ("--detach", "--json")
 
 
 class ScriptCommand(NamedTuple):
@@ -34,18 +37,20 @@ def find_script(words: Sequence[str]) -> ScriptCommand | None:
     the catalog, or it is another command."""
     if not words or words[0] != "run":
         return None
-    at = 1
-    while at < len(words):
-        word = words[at]
-        if word == "-m":
-            module = "".join(words[at + 1 : at + 2])
-            return ScriptCommand(tuple(words[1:at]), Script(module, tuple(words[at + 2 :]), is_module=True))
-        if word.endswith(".py") and not word.startswith("-"):
-            return ScriptCommand(tuple(words[1:at]), Script(word, tuple(words[at + 1 :]), is_module=False))
-        if word not in _OPTIONS and not word.startswith(tuple(f"{option}=" for option in _OPTIONS)):
-            return None
-        at += 2 if word in _OPTIONS else 1
-    return None
+    own, script = split_at_script(words, 1, _OPTIONS)
+    if script is None or not are_only(own[1:], _OPTIONS):
+        return None
+    return ScriptCommand(tuple(own[1:]), script)
+
+
+def split_remote_script(words: Sequence[str]) -> tuple[list[str], Script | None]:
+    """Split the words of `stepscope run --on … SCRIPT …`, which runs on another machine, into those of
+    Stepscope and the script with its arguments; None: they name no script, or it runs here."""
+    own, script = split_at_script(words, 1, _REMOTE_OPTIONS)
+    is_remote = any(word.partition("=")[0] == "--on" for word in own)
+    if script is None or not is_remote or not are_only(own[1:], _REMOTE_OPTIONS, _REMOTE_FLAGS):
+        return list(words), None
+    return own, script
 
 
 def run(command: ScriptCommand) -> int:

@@ -9,6 +9,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import NoReturn
 
+from harness.attach.launch import Script, origin_of
 from harness.cli.arguments import settings_of
 from harness.cli.listing import summary_json
 from harness.cli.parser import Parser, add_command
@@ -32,6 +33,7 @@ _END_S = 5.0
 _POLL_S = 0.05
 _USAGE = """stepscope run [--home FOLDER] [--name NAME] [--nproc N] SCRIPT.py [ARGUMENT ...]
        stepscope run [--home FOLDER] [--name NAME] [--nproc N] -m MODULE [ARGUMENT ...]
+       stepscope run --on ray [--home FOLDER] [--name NAME] [--retries N] [--detach] SCRIPT.py [ARGUMENT ...]
        stepscope run [OPTION ...] [MODEL]"""
 _DESCRIPTION = (
     "Watch a script of your own: what follows SCRIPT.py or -m MODULE is the script's. "
@@ -60,6 +62,9 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
         help="with --on: start again when the node is lost, at most N times (default 0)",
     )
     run.add_argument(
+        "--force", action="store_true", help="with --on: also on GPUs that are predicted to be too small"
+    )
+    run.add_argument(
         "--nproc",
         metavar="N",
         type=int,
@@ -76,14 +81,31 @@ def start_run(arguments: Namespace, shell: Shell) -> int:
     if str(arguments.model_word).endswith(".py"):
         raise UsageError(
             f"{arguments.model_word!r} is a script: put it right after `stepscope run`, where only "
-            "--home, --name and --nproc may stand before it. Settings of the catalog are not for scripts."
+            "--home, --name and --nproc, or --home, --name, --on, --retries, --detach and --json, may stand "
+            "before it. Settings of the catalog are not for scripts."
         )
+    if arguments.script is not None:
+        return _start_remote_script(arguments, shell)
     settings = settings_of(arguments, shell.environ)
     if (place := read_place(shell.environ)) is not None:
         return _train_as_rank(arguments, settings, place, shell)
     supervisor = shell.supervisor(arguments)
     ranks = _ranks(arguments)
     folder = supervisor.start(arguments.name, settings, remote=_remote(arguments), ranks=ranks)
+    return _after_start(supervisor, folder, arguments, shell)
+
+
+def _start_remote_script(arguments: Namespace, shell: Shell) -> int:
+    """Start a script on another machine, which has it under the same path, and follow it."""
+    script: Script = arguments.script
+    script.check()
+    supervisor = shell.supervisor(arguments)
+    remote = _remote(arguments)
+    folder = supervisor.start_script(arguments.name, origin_of(script), remote=remote)
+    return _after_start(supervisor, folder, arguments, shell)
+
+
+def _after_start(supervisor: Supervisor, folder: RunFolder, arguments: Namespace, shell: Shell) -> int:
     name = folder.request().name
     if arguments.detach:
         if arguments.is_json:
@@ -157,15 +179,16 @@ def _ranks(arguments: Namespace) -> int:
 def _remote(arguments: Namespace) -> RemoteRequest | None:
     """Return where the run trains; None: here. Raises UsageError, MissingLibraryError."""
     if arguments.engine is None:
-        if arguments.retries:
-            raise UsageError("--retries is for runs on other machines: --on ray")
+        for option, is_given in (("--retries", arguments.retries), ("--force", arguments.force)):
+            if is_given:
+                raise UsageError(f"{option} is for runs on other machines: --on ray")
         return None
     if arguments.retries < 0:
         raise UsageError(f"--retries cannot be {arguments.retries}; it takes a whole number, at least 0.")
     from harness.remote.ray_cluster import check_ray
 
     check_ray()
-    return RemoteRequest(arguments.engine, arguments.retries)
+    return RemoteRequest(arguments.engine, arguments.retries, is_forced=arguments.force)
 
 
 def _failure_code(supervisor: Supervisor, folder: RunFolder) -> int:

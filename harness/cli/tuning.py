@@ -67,6 +67,9 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
         metavar="NAME,…",
         help=f"compare these settings alone, of: {', '.join(selectable())}",
     )
+    command.add_argument(
+        "--on", dest="engine", choices=["ray"], help="train on another machine, which the engine chooses"
+    )
     command.add_argument("--resume", metavar="ID", help="continue an earlier tune, or 'latest'")
     command.add_argument(
         "-o", dest="output", metavar="FILE.json", type=Path, help="also write the result as JSON"
@@ -175,11 +178,15 @@ def _new(arguments: Namespace, shell: Shell, home: Home) -> tuple[TuneFolder, Tu
     settings = settings_of(arguments, shell.environ)
     selected = parse_selected(arguments.selected or "")
     check_fit(settings)
+    if arguments.engine is not None:
+        from harness.remote.ray_cluster import check_ray
+
+        check_ray()
     now_unix_s = time.time()
     folder = create_tune(home, now_unix_s)
     values = settings.model_dump(mode="json")
     tune = Tune(folder.tune_id, now_unix_s, values, Goal(arguments.goal), budget_s)
-    return folder, tune._replace(selected=selected)
+    return folder, tune._replace(selected=selected, engine=arguments.engine)
 
 
 def _resumed(arguments: Namespace, home: Home) -> tuple[TuneFolder, Tune]:

@@ -25,6 +25,6 @@ def gpu_memory_bytes(
         return None
     try:
         with Nvml(library) as nvml:
-            return min(nvml.memory_sizes_bytes(), default=None)
+            return min((memory_bytes for _, memory_bytes in nvml.sizes()), default=None)
     except NvmlUnavailableError:
         return None

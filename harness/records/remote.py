@@ -10,3 +10,7 @@ class RemoteRequest(NamedTuple):
     # The engine that places it: "ray".
     engine: str
     retries: int = 0
+    # The name of the only machine that may train it; None: any.
+    host: str | None = None
+    # True: also where it is predicted not to fit.
+    is_forced: bool = False

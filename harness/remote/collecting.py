@@ -51,7 +51,7 @@ class Collector:
     def run(self) -> int:
         """Collect the run until it ends, and return the exit code of its process. Raises StepscopeError when
         it cannot start, and NodeLostError after recording that as the outcome."""
-        request = self._folder.request()
+        request, script = self._folder.request(), self._folder.script()
         with ExitStack() as stack:
             handle = stack.enter_context(FolderHandle(self._folder))
             alive = stack.enter_context(Liveness.hold(handle.steady.alive))
@@ -62,7 +62,11 @@ class Collector:
                 closing(
                     self._start_node(
                         NodeRequest(
-                            request.run_id, request.name, request.created_unix_ns, request.settings_json
+                            request.run_id,
+                            request.name,
+                            request.created_unix_ns,
+                            request.settings_json,
+                            script,
                         )
                     )
                 )

@@ -8,18 +8,29 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import pynvml
 from platformdirs import user_data_dir
 
 from harness.closing import Closing
+from harness.device.nvml.driver import Nvml, NvmlUnavailableError
 from harness.errors import StepscopeError
 from harness.identity import identify, new_nonce, write_identity
-from harness.remote.protocol import News, NodeRequest, Pull
+from harness.records.script import ScriptOrigin
+from harness.remote.protocol import GpuSize, News, NodeRequest, Pull
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder, RunRequest, write_request
 from harness.store.replica import read_rows
 from harness.store.vital_signs import read_vital_signs
-from harness.supervisor.launch import Process, Spawn, child_environment, spawn, training_command
+from harness.supervisor.launch import (
+    Process,
+    Spawn,
+    child_environment,
+    script_command,
+    spawn,
+    training_command,
+)
 
 # Another folder than the home: the first node is often the machine of the home.
 HOME_VARIABLE = "STEPSCOPE_NODE_HOME"
@@ -33,6 +44,16 @@ _PR_SET_PDEATHSIG = 1
 def node_home(environ: Mapping[str, str]) -> Path:
     """Return the folder of the runs that this machine trains for others."""
     return Path(environ.get(HOME_VARIABLE) or user_data_dir("stepscope-node")).expanduser().absolute()
+
+
+def smallest_gpu(library: Any = pynvml) -> GpuSize | None:
+    """Return the smallest GPU of this machine, regardless of CUDA_VISIBLE_DEVICES; None if none responds.
+    `library` is the module pynvml, or its fake."""
+    try:
+        with Nvml(library) as nvml:
+            return min(map(GpuSize._make, nvml.sizes()), key=lambda gpu: gpu.memory_bytes, default=None)
+    except NvmlUnavailableError:
+        return None
 
 
 def spawn_dependent(command: list[str], environ: Mapping[str, str], output: Path) -> Process:
@@ -54,10 +75,12 @@ class NodeRun(Closing):
         self._folder = RunFolder(home / "runs" / request.run_id)
         try:
             self._folder.path.mkdir(mode=0o700, parents=True)
-            write_request(self._folder.path, RunRequest(*request))
+            run_id, name, created_unix_ns, settings_json, script = request
+            row = RunRequest(run_id, name, created_unix_ns, settings_json, script=script)
+            write_request(self._folder.path, row)
             nonce = new_nonce()
             environ = child_environment(os.environ, nonce)
-            self._process = start(training_command(self._folder), environ, self._folder.output)
+            self._process = start(_command(self._folder, script), environ, self._folder.output)
         except OSError as error:
             raise StepscopeError(
                 f"No run can start in {self._folder.path} on {socket.gethostname()}: "
@@ -95,6 +118,14 @@ class NodeRun(Closing):
         while self._process.poll() is None and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
         self.signal(signal.SIGKILL)
+
+
+def _command(folder: RunFolder, script: ScriptOrigin | None) -> list[str]:
+    if script is None:
+        return training_command(folder)
+    # The interpreter of an environment that the node does not have is replaced by its own.
+    python = script.python if os.access(script.python, os.X_OK) else sys.executable
+    return script_command(folder, script._replace(python=python))
 
 
 def _read_from(path: Path, start: int) -> bytes:

@@ -5,16 +5,19 @@ from typing import NamedTuple, Protocol
 
 from harness.errors import StepscopeError
 from harness.records.run import CommandRow
+from harness.records.script import ScriptOrigin
 from harness.store.replica import Marks, NewRows
 
 
 class NodeRequest(NamedTuple):
-    """The run that a node trains; its id, name and settings are those of the home."""
+    """The run that a node trains; its id, name, settings and script are those of the home."""
 
     run_id: str
     name: str
     created_unix_ns: int
     settings_json: str
+    # The command of a script's run: a file that the node has too, under the same path.
+    script: ScriptOrigin | None = None
 
 
 class Pull(NamedTuple):
@@ -37,6 +40,13 @@ class News(NamedTuple):
     finished_step: int
     # The exit code of the training process (negative: the signal); None while it runs.
     returncode: int | None
+
+
+class GpuSize(NamedTuple):
+    """Name and memory of a GPU of a node."""
+
+    name: str
+    memory_bytes: int
 
 
 class NodeLostError(StepscopeError):

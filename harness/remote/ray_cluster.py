@@ -1,18 +1,20 @@
 """Nodes of a Ray cluster (https://docs.ray.io). The only module that imports Ray.
 
 A run is one actor: a device of its own (a GPU, or all CPUs of a node), and the predicted memory of a run on
-the CPU. The actor ends with the collector, and its training with the actor. Ray's scheduler chooses the node,
-and lets runs wait for one.
+the CPU. The memory of GPUs is not part of Ray's resources, so a run names the nodes where it fits. The actor
+ends with the collector, and its training with the actor. Ray's scheduler chooses the node, and lets runs wait
+for one.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.errors import MissingLibraryError, StepscopeError
-from harness.remote.node import NodeRun, node_home
+from harness.remote.node import NodeRun, node_home, smallest_gpu
+from harness.remote.placing import GpuNode
 from harness.remote.protocol import News, NodeLostError, NodeRequest, NodeSilentError, Pull
 
 _ADDRESS_VARIABLE = "RAY_ADDRESS"
@@ -20,6 +22,9 @@ _NOT_THERE = (
     "No Ray cluster can be reached ({}); start one (`ray start --head`), or set RAY_ADDRESS to its head."
 )
 _CLOSE_S = 30.0
+_SIZES_S = 30.0
+# Ray labels each node with its id.
+_NODE_ID_LABEL = "ray.io/node-id"
 _LONGEST_REASON = 200
 
 
@@ -27,6 +32,16 @@ def check_ray() -> None:
     """Raise MissingLibraryError when Ray is not installed."""
     if find_spec("ray") is None:
         raise MissingLibraryError("Ray", "ray")
+
+
+class Place(NamedTuple):
+    """Where in the cluster a run may train."""
+
+    on_gpu: bool
+    # Host memory, None: any.
+    memory_bytes: int | None = None
+    # One of these nodes, None: any.
+    node_ids: Sequence[str] | None = None
 
 
 class RayCluster:
@@ -54,18 +69,49 @@ class RayCluster:
         """True when a node has a GPU."""
         return bool(self._ray.cluster_resources().get("GPU"))
 
-    def start(self, request: NodeRequest, *, on_gpu: bool, memory_bytes: int | None) -> "RayNode":
-        """Start a run on a node with a free device and `memory_bytes` of host memory (None: any)."""
-        options: dict[str, Any] = {"num_cpus": 1, "num_gpus": 1} if on_gpu else {"num_cpus": self._cpus}
-        if memory_bytes is not None:
-            options["memory"] = memory_bytes
+    def gpu_nodes(self) -> list[GpuNode]:
+        """Return the nodes with GPUs, and how large these are, from a task on each."""
+        nodes = [node for node in self._nodes() if node["Resources"].get("GPU")]
+        measure = self._ray.remote(smallest_gpu)
+        tasks = [
+            measure.options(num_cpus=0, scheduling_strategy=self._only_on([node["NodeID"]])).remote()
+            for node in nodes
+        ]
+        # A node that does not answer is one whose GPUs are not known.
+        done, _ = self._ray.wait(tasks, num_returns=len(tasks), timeout=_SIZES_S) if tasks else ([], [])
+        sizes = [self._ray.get(task) if task in done else None for task in tasks]
+        return [
+            GpuNode(node["NodeID"], node["NodeManagerHostname"], size)
+            for node, size in zip(nodes, sizes, strict=True)
+        ]
+
+    def nodes_of(self, host: str) -> list[str]:
+        """Return the ids of the nodes on the machine `host`."""
+        return [node["NodeID"] for node in self._nodes() if node["NodeManagerHostname"] == host]
+
+    def start(self, request: NodeRequest, place: Place) -> "RayNode":
+        """Start a run on a node with a free device."""
+        options: dict[str, Any] = {"num_cpus": 1, "num_gpus": 1} if place.on_gpu else {"num_cpus": self._cpus}
+        if place.memory_bytes is not None:
+            options["memory"] = place.memory_bytes
+        if place.node_ids is not None:
+            options["scheduling_strategy"] = self._only_on(place.node_ids)
         actor = self._ray.remote(_Actor).options(**options, max_restarts=0)
         return RayNode(self._ray, actor.remote(request))
+
+    def _only_on(self, node_ids: Sequence[str]) -> Any:
+        """Return Ray's strategy for an actor that waits for one of these nodes."""
+        from ray.util.scheduling_strategies import In, NodeLabelSchedulingStrategy
+
+        return NodeLabelSchedulingStrategy({_NODE_ID_LABEL: In(*node_ids)})
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        return [node for node in self._ray.nodes() if node["Alive"]]
 
     @property
     def _cpus(self) -> float:
         """The CPUs of the smallest node that has any: a run on the CPU takes a whole node."""
-        counts = [node["Resources"].get("CPU", 0.0) for node in self._ray.nodes() if node["Alive"]]
+        counts = [node["Resources"].get("CPU", 0.0) for node in self._nodes()]
         return min((count for count in counts if count), default=1.0)
 
 

@@ -135,6 +135,12 @@ class RunFolder:
         request = _read_request(self, (status.st_ino, status.st_mtime_ns, status.st_size))
         return self._without_request(request) if isinstance(request, str) else request
 
+    def script(self) -> ScriptOrigin | None:
+        """Return the command of a script's run exactly as given, to run it: `request` has it for display,
+        without unprintable characters and with long words clipped. Raises ValueError, OSError."""
+        text = read_whole(self.path / REQUEST, _MOST_REQUEST_BYTES).decode("utf-8")
+        return _to_origin(json_object(text).get("script"))
+
     def _without_request(self, problem: str | None) -> RunRequest:
         return RunRequest(self.run_id, self.run_id, self._modified_unix_ns(), "{}", problem=problem)
 
@@ -201,7 +207,7 @@ def _to_request(folder: RunFolder, values: dict[str, object]) -> RunRequest:
         created_unix_ns=created,
         settings_json=current_names(json.dumps(settings)),
         request_id=request_id if isinstance(request_id, str) else None,
-        script=_to_origin(values.get("script")),
+        script=_shown(_to_origin(values.get("script"))),
         imported=_to_import(values.get("imported")),
         remote=_to_remote(values.get("remote")),
         ranks=ranks,
@@ -215,7 +221,12 @@ def _to_origin(value: object) -> ScriptOrigin | None:
         return None
     from harness.records import json as row_json  # Only here: pydantic takes longer than a list of runs.
 
-    origin = row_json.from_json(ScriptOrigin, json.dumps(value), ignore_unknown=True)
+    return row_json.from_json(ScriptOrigin, json.dumps(value), ignore_unknown=True)
+
+
+def _shown(origin: ScriptOrigin | None) -> ScriptOrigin | None:
+    if origin is None:
+        return None
     words = [clip(printable(word), LONGEST_NAME) for word in origin.arguments]
     return origin._replace(command=clip(printable(origin.command), LONGEST_NAME), arguments=tuple(words))
 

@@ -210,12 +210,21 @@ class Home:
         request_id: str | None = None,
         ranks: int = 1,
         first_rank: int = 0,
+        remote: RemoteRequest | None = None,
     ) -> RunFolder:
         """Create the folder of a run that trains a script; as `create`, named after the script."""
         module = origin.command.removeprefix("-m ")
         stem = Path(module).stem if module == origin.command else module.rpartition(".")[2]
         request = RunRequest(
-            "", "", now_unix_ns, "{}", request_id, script=origin, ranks=ranks, first_rank=first_rank
+            "",
+            "",
+            now_unix_ns,
+            "{}",
+            request_id,
+            script=origin,
+            remote=remote,
+            ranks=ranks,
+            first_rank=first_rank,
         )
         return self._create(name, printable(stem)[:_LONGEST_STEM], request)
 

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from harness.analysis.state import HEARTBEAT_LIMIT_S, RunStatus
@@ -97,15 +98,20 @@ class Supervisor:
         )
 
     def start_script(
-        self, name: str | None, origin: ScriptOrigin, request_id: str, variables: Mapping[str, str]
+        self,
+        name: str | None,
+        origin: ScriptOrigin,
+        request_id: str | None = None,
+        variables: Mapping[str, str] = MappingProxyType({}),
+        remote: RemoteRequest | None = None,
     ) -> RunFolder:
         """Start a run of a script, in its own folder with `variables` in its environment; its output goes to
-        the run's folder. As `start`."""
+        the run's folder. A `remote` one has the environment of its node. As `start`."""
         self.check_may_write()
         return self._start_once(
             request_id,
-            lambda: self.home.create_for_script(name, origin, self._clock_ns(), request_id),
-            lambda folder: self._children.run_script(folder, origin, variables),
+            lambda: self.home.create_for_script(name, origin, self._clock_ns(), request_id, remote=remote),
+            self._children.train if remote else lambda f: self._children.run_script(f, origin, variables),
         )
 
     def status(self, folder: RunFolder) -> RunStatus:

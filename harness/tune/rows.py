@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from harness.analysis.effect.measured import THROUGHPUT, MeasuredEffect, MeasuredFigure, Word
+from harness.records.remote import RemoteRequest
 from harness.records.run import DeviceFacts
 from harness.settings import Settings
 from harness.settings.spec import change_title, parse
@@ -168,6 +169,15 @@ class Tune(NamedTuple):
     progress: TrialProgress | None = None
     # Names of the settings to compare; empty for all.
     selected: tuple[str, ...] = ()
+    # The engine that places its runs on other machines, and the machine that all of them train on, None
+    # before the first one. None: here.
+    engine: str | None = None
+    host: str | None = None
+
+    @property
+    def remote(self) -> RemoteRequest | None:
+        """Where its next run trains; None: here."""
+        return None if self.engine is None else RemoteRequest(self.engine, host=self.host)
 
     @property
     def baseline(self) -> Settings:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from harness.errors import RunStateError, StepscopeError
+from harness.errors import LogError, RunStateError, StepscopeError
 from harness.files.plain_json import json_object
 from harness.records.measurement import MeasurementEnd
 from harness.records.run import CommandKind, CommandState, RunState
@@ -55,6 +55,24 @@ class WarmRun:
     def is_over(self) -> bool:
         """True when the run has ended."""
         return self._supervisor.status(self.folder).state.is_over
+
+    @property
+    def host(self) -> str | None:
+        """The machine that trains it; None without a log."""
+        try:
+            with LogReader(self.folder.log) as reader:
+                return reader.run().host
+        except LogError:
+            return None
+
+    def wait_until_placed(self, should_end: Callable[[], bool]) -> float:
+        """Wait until a machine trains the run, or its end; return the seconds. Raises Interrupted."""
+        began_s = time.monotonic()
+        while self.host is None and not self.is_over:
+            if should_end():
+                raise Interrupted
+            time.sleep(_POLL_S)
+        return time.monotonic() - began_s
 
     def wait_until_warm(self, should_end: Callable[[], bool]) -> RunSummary:
         """Wait for the steady state. Raises StepscopeError when the run ends before, Interrupted."""

@@ -92,6 +92,10 @@ class Tuner(Closing):
     def _prepare(self) -> None:
         """Start the baseline, and learn the device, the duration of a step and the largest batch."""
         warm = self._warm_run()
+        if self.tune.engine is not None:
+            # The time in which a run waits for another machine is not the tune's.
+            self._began_s += warm.wait_until_placed(self._is_stopped)
+            self._save(host=warm.host)
         run = warm.wait_until_warm(self._should_end)
         assert run.device is not None
         assert run.step_ns is not None
@@ -115,10 +119,14 @@ class Tuner(Closing):
                     "oom_retries": 100,
                 },
             )
-            folder = self._supervisor.start(self._run_name(), baseline)
-            self._save(runs=(*self.tune.runs, folder.run_id))
+            folder = self._start(baseline)
             self._warm = WarmRun(self._supervisor, folder, baseline)
         return self._warm
+
+    def _start(self, settings: Settings) -> RunFolder:
+        folder = self._supervisor.start(self._run_name(), settings, remote=self.tune.remote)
+        self._save(runs=(*self.tune.runs, folder.run_id))
+        return folder
 
     def _run_name(self) -> str:
         number = len(self.tune.runs) + 1
@@ -153,12 +161,9 @@ class Tuner(Closing):
         if self._warm is not None:
             self._warm.close()
 
-        def start(settings: Settings) -> RunFolder:
-            folder = self._supervisor.start(self._run_name(), settings)
-            self._save(runs=(*self.tune.runs, folder.run_id))
-            return folder
-
-        return compare_fresh(self._supervisor, start, self.tune.baseline, comparison, estimate_s, watching)
+        return compare_fresh(
+            self._supervisor, self._start, self.tune.baseline, comparison, estimate_s, watching
+        )
 
     def _add(self, trial: Trial) -> None:
         self._save(trials=(*self.tune.trials, trial), progress=None)
@@ -168,7 +173,7 @@ class Tuner(Closing):
         self._save(progress=None)
         left = len(unmeasured(self.tune))
         rest = f" Without a comparison: {plural(left, 'setting')}." if left else ""
-        if self._interface.should_stop() or self._folder.stop.exists():
+        if self._is_stopped():
             state, message = TuneState.STOPPED, f"Stopped.{rest}"
         else:
             check_result(self.tune)
@@ -184,7 +189,10 @@ class Tuner(Closing):
         return self._spent_before_s + time.monotonic() - self._began_s
 
     def _should_end(self) -> bool:
-        return self._interface.should_stop() or self._folder.stop.exists() or self._remaining_s <= 0
+        return self._is_stopped() or self._remaining_s <= 0
+
+    def _is_stopped(self) -> bool:
+        return self._interface.should_stop() or self._folder.stop.exists()
 
     def _save(self, **changes: Any) -> None:
         """Change the state and write it."""

@@ -3,8 +3,11 @@ killed, and a shipper that stops for a while."""
 
 import os
 import signal
+import socket
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +18,19 @@ import pytest
 from harness.identity import read_identity
 from harness.records.remote import RemoteRequest
 from harness.records.run import CommandKind, CommandState, RunState
+from harness.records.script import ScriptOrigin
 from harness.remote.node import HOME_VARIABLE
+from harness.remote.protocol import NodeRequest, Pull
+from harness.remote.ray_cluster import Place, RayCluster
 from harness.settings.resolve import resolve
+from harness.settings.spec import change
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
+from harness.tune.folder import create_tune
+from harness.tune.rows import Goal, TrialOutcome, Tune, TuneState
+from harness.tune.tuning import TuneInterface, Tuner
 from tests.supervision import PATIENT, ROOT, last_step, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
@@ -67,6 +77,7 @@ class RayBench:
 
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayBench]:
+    from ray import shutdown as disconnect
     from ray.cluster_utils import Cluster
 
     path = tmp_path_factory.mktemp("ray")
@@ -89,6 +100,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayBench]:
         for run in bench.supervisor.runs():
             if not run.status.state.is_over:
                 bench.supervisor.stop(RunFolder(run.path))
+        disconnect()
         cluster.shutdown()
         os.environ.clear()
         os.environ.update(before)
@@ -197,6 +209,43 @@ def test_a_training_ends_with_its_collector(ray: RayBench, runs: list[RunFolder]
     until(training.is_running, lambda running: not running)
     # Its parent, the collector of the first try, has ended: nobody knows the exit code.
     assert ray.supervisor.status(again).state is RunState.LOST
+
+
+def test_a_script_trains_on_a_node(ray: RayBench) -> None:
+    origin = ScriptOrigin("tests/scripts/vae.py", (), str(ROOT), sys.executable, None, None)
+    folder = ray.supervisor.start_script("a script", origin, remote=RemoteRequest("ray"))
+    status = until(lambda: ray.supervisor.status(folder), lambda status: status.state.is_over, _START_S)
+    assert status.state is RunState.FINISHED, status.message
+    assert last_step(folder) == last_step(ray.there(folder)) > 0
+
+
+def test_a_run_gets_one_of_the_nodes_that_it_may_have(ray: RayBench) -> None:
+    cluster = RayCluster(os.environ)
+    assert cluster.gpu_nodes() == []
+    for node in ray.cluster.worker_nodes:
+        folder = ray.supervisor.home.create(None, _SETTINGS, time.time_ns())
+        request = NodeRequest(folder.run_id, "chosen", 1, _SETTINGS.model_dump_json())
+        place = Place(on_gpu=False, memory_bytes=1 << 20, node_ids=[node.node_id])
+        with closing(cluster.start(request, place)) as there:
+            there.pull(Pull({}, 0, ()), _START_S)
+            assert ray.node_of(folder) is node
+        ray.supervisor.home.remove(folder)
+
+
+def test_a_tune_trains_on_one_machine_of_the_cluster(ray: RayBench) -> None:
+    folder = create_tune(ray.supervisor.home, time.time())
+    settings = change(_SETTINGS, {"slow_loader_ms": 0.0}).model_dump(mode="json")
+    tune = Tune(folder.tune_id, time.time(), settings, Goal.THROUGHPUT, 60.0, selected=("amp",), engine="ray")
+    interface = TuneInterface(lambda: False, lambda _: None)
+    with Tuner(ray.supervisor, folder, tune, interface, lambda *_: None) as tuner:
+        tune = tuner.run()
+    print(tune.message, [(trial.title, trial.message) for trial in tune.trials])
+    assert tune.state is TuneState.COMPLETED
+    assert tune.host == socket.gethostname()
+    assert [trial.outcome for trial in tune.trials] == [TrialOutcome.MEASURED]
+    run = ray.supervisor.home.find(tune.runs[0])
+    assert run.request().remote == RemoteRequest("ray")
+    assert ray.supervisor.status(run).state is RunState.STOPPED
 
 
 def _named(ray: RayBench, name: str) -> RunFolder | None:

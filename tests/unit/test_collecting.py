@@ -15,6 +15,7 @@ import pytest
 from harness.identity import read_identity
 from harness.records.remote import RemoteRequest
 from harness.records.run import CommandKind, RunState
+from harness.records.script import ScriptOrigin
 from harness.remote.node import HOME_VARIABLE, node_home, spawn_dependent
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
@@ -47,6 +48,11 @@ class RemoteBench:
     def start(self, mode: str, retries: int = 0) -> RunFolder:
         self.mode = mode
         return self.supervisor.start("far away", SETTINGS, remote=RemoteRequest("ray", retries))
+
+    def start_script(self, path: Path, arguments: tuple[str, ...], python: str = sys.executable) -> RunFolder:
+        self.mode = "script"
+        origin = ScriptOrigin(path.name, arguments, str(path.parent), python, None, None)
+        return self.supervisor.start_script(None, origin, remote=RemoteRequest("ray", 0))
 
     def there(self, folder: RunFolder) -> RunFolder:
         """The folder on the node."""
@@ -136,6 +142,46 @@ def test_a_run_that_fails_before_it_has_a_log_brings_its_output(remote: RemoteBe
     status = until(lambda: remote.supervisor.status(folder), lambda status: status.state.is_over)
     assert status.state is RunState.FAILED
     assert "no such thing as 7" in status.message
+
+
+# Trains five steps, and ends with the number of characters of its argument.
+_SCRIPT = """
+import os, sys, torch
+assert os.path.exists("train.py")
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    optimizer.zero_grad()
+    model(torch.ones(4, 2)).sum().backward()
+    optimizer.step()
+print("arguments:", sys.argv[1:])
+sys.exit(len(sys.argv[1]) % 256)
+"""
+
+
+def test_a_script_runs_in_its_folder_with_its_arguments_and_its_exit_code(
+    remote: RemoteBench, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(_SCRIPT)
+    # Longer than a page shows, and with a letter that it does not show; the interpreter is not on the node.
+    word = "\u200b" + 300 * "x"
+    folder = remote.start_script(tmp_path / "train.py", (word, "--on"), python="/not/there/python")
+    status = until(lambda: remote.supervisor.status(folder), lambda status: status.state.is_over)
+    assert status.state is RunState.FAILED
+    assert f"exited with {len(word) - 256}" in status.message
+    assert last_step(folder) == 5
+    assert any(str([word, "--on"]) in line for line in folder.output_tail())
+    shown = folder.request().script
+    assert shown is not None
+    assert (shown.command, shown.arguments[1]) == ("train.py", "--on")
+    assert remote.supervisor.summary(folder).script == shown
+
+
+def test_a_script_that_the_node_does_not_have_says_so(remote: RemoteBench, tmp_path: Path) -> None:
+    folder = remote.start_script(tmp_path / "gone.py", ())
+    status = until(lambda: remote.supervisor.status(folder), lambda status: status.state.is_over)
+    assert status.state is RunState.FAILED
+    assert f"There is no script 'gone.py' in {tmp_path}" in status.message
 
 
 def test_a_training_process_ends_with_its_node(tmp_path: Path) -> None:

@@ -1,14 +1,18 @@
 """`stepscope run --on ray`: what it refuses before anything starts."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from harness.attach.launch import Script
 from harness.cli import main
+from harness.cli.scripts import split_remote_script
 from harness.records.remote import RemoteRequest
 from harness.settings.resolve import resolve
 from harness.store.folder import REQUEST
 from harness.store.home import Home
+from tests.script_factories import an_origin
 
 
 @pytest.fixture
@@ -31,14 +35,58 @@ def test_a_missing_ray_is_named_with_its_extra_and_nothing_is_left(
     [
         (["--retries", "1"], "--retries is for runs on other machines"),
         (["--on", "ray", "--retries", "-1"], "--retries cannot be -1"),
+        (["--force"], "--force is for runs on other machines"),
     ],
 )
-def test_retries_that_mean_nothing_are_refused(
+def test_options_that_mean_nothing_are_refused(
     home: Home, capsys: pytest.CaptureFixture[str], words: list[str], reason: str
 ) -> None:
     assert main(["run", *words, "mlp"]) == 2
     assert reason in capsys.readouterr().err
     assert home.runs() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--on", "ray", "no/such/train.py"], "There is no script 'no/such/train.py'"),
+        (["--on", "ray", "--batch-size", "64", "train.py"], "'train.py' is a script: put it right after"),
+        (["--on", "ray", "--nproc", "2", "train.py"], "'train.py' is a script: put it right after"),
+        (["--on", "slurm", "train.py"], "--on"),
+    ],
+)
+def test_a_script_that_cannot_run_there_is_one_sentence_and_no_run(
+    home: Home, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
+) -> None:
+    with suppress(SystemExit):
+        assert main(["run", *words]) == 2
+    assert sentence in capsys.readouterr().err
+    assert home.runs() == []
+
+
+def test_what_follows_a_script_is_the_scripts() -> None:
+    words = ["run", "--on=ray", "--detach", "--retries", "2", "train.py", "--on", "x", "--json"]
+    assert split_remote_script(words) == (
+        words[:5],
+        Script("train.py", ("--on", "x", "--json"), is_module=False),
+    )
+    words = ["run", "--on", "ray", "-m", "package.train", "--lr", "3"]
+    assert split_remote_script(words) == (words[:3], Script("package.train", ("--lr", "3"), is_module=True))
+
+
+@pytest.mark.parametrize("words", [["run", "--on", "ray", "mlp"], ["run", "mlp"], ["list"]])
+def test_words_without_a_script_stay_as_they_are(words: list[str]) -> None:
+    assert split_remote_script(words) == (words, None)
+
+
+def test_the_command_of_a_script_is_read_as_it_was_given(home: Home) -> None:
+    origin = an_origin(arguments=("\x07", 400 * "y"))
+    folder = home.create_for_script(None, origin, 1, remote=RemoteRequest("ray"))
+    assert folder.script() == origin
+    shown = folder.request().script
+    assert shown is not None
+    assert shown.arguments[0] == "\\x07"
+    assert len(shown.arguments[1]) < 400
 
 
 def test_the_place_of_a_run_is_in_its_request(home: Home) -> None:

@@ -107,13 +107,15 @@ class Nvml(Closing):
                 continue
         return devices
 
-    def memory_sizes_bytes(self) -> list[int]:
-        """Return the memory of every GPU that responds, regardless of CUDA_VISIBLE_DEVICES."""
+    def sizes(self) -> list[tuple[str, int]]:
+        """Return name and memory in bytes of every GPU that responds, regardless of CUDA_VISIBLE_DEVICES."""
         lib = self.library
         sizes = []
         for index in range(self.device_count()):
             try:
-                sizes.append(int(lib.nvmlDeviceGetMemoryInfo(lib.nvmlDeviceGetHandleByIndex(index)).total))
+                handle = lib.nvmlDeviceGetHandleByIndex(index)
+                memory_bytes = int(lib.nvmlDeviceGetMemoryInfo(handle).total)
+                sizes.append((str(lib.nvmlDeviceGetName(handle)), memory_bytes))
             except lib.NVMLError:
                 continue
         return sizes
