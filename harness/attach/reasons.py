@@ -14,6 +14,7 @@ REASONS: Mapping[str, str] = {
     **dict.fromkeys(("image_size", "sequence_length"), _SIZE),
     "device": "The script places its model; change the device in its `.to(device)`.",
     "parallel": "Wrap the model in `DistributedDataParallel`, or call `fully_shard(model)`, in the script.",
+    "data_parallel": "Wrap the model in `torch.nn.DataParallel` in the script.",
     "grad_accumulation": "The script decides after how many batches it calls `optimizer.step()`.",
     "non_blocking": "The script copies its batches; write `batch.to(device, non_blocking=True)`.",
     "slow_loader_ms": "It delays the loader of a catalog run, to show what that looks like.",

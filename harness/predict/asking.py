@@ -21,6 +21,7 @@ from harness.settings.resolve import check_fit
 TIMEOUT_S = 120.0
 # Minimum time before the same question is retried after a transient failure.
 RETRY_S = 20.0
+_SEVERAL_GPUS = "The memory of GPUs that share each batch (data_parallel) is not predicted."
 _MOST_ANSWERS = 512
 # Older questions that were not requested again are dropped: the user has changed the settings since.
 _MOST_WAITING = 4
@@ -212,6 +213,8 @@ class Predictor(Closing):
 def _question(settings: Settings, target: Target) -> Question | Impossible:
     try:
         check_fit(settings)
+        if settings.data_parallel > 1:
+            return Impossible(_SEVERAL_GPUS)
         return Question.of(settings, target)
     except SettingError as error:
         return Impossible(str(error))

@@ -23,6 +23,8 @@ _PLURAL = {
 }
 
 _NO_COMPILE = "torch.compile is not available in a run of several processes; start it with compile off."
+_ONE_PROCESS = "DataParallel is for one process, and this run has {}; start it with data_parallel 1."
+_NOT_SPLIT = "{} does not work in the threads of DataParallel; set data_parallel to 1 for it."
 _ALONE = "fsdp2 shards the model over several processes, and this run has one; start it with --nproc."
 _NO_LAYOUT = "Sharded weights keep their layout; start the run with channels_last off, or parallel=ddp."
 _NO_SHAPE = "{} is your own model, and 'synthetic' does not know the shape of its samples; name a dataset."
@@ -75,6 +77,10 @@ def check_fit(settings: Settings) -> None:
     elif spec.accepts is DataKind.TEXT:
         _check_sequence_length(spec, preset, settings.sequence_length)
     _check_abilities(spec, settings)
+    if settings.data_parallel > 1:
+        for name in ("compile", "offload_saved_tensors"):
+            if getattr(settings, name):
+                raise SettingError(name, _NOT_SPLIT.format(SPECS[name].label))
     check_injection(settings.inject, settings.num_workers)
     parse_profile_at(settings.profile_at)
 
@@ -84,6 +90,8 @@ def check_processes(settings: Settings, ranks: int) -> None:
     is_sharded = settings.parallel is Parallelism.FSDP2
     if ranks == 1 and is_sharded:
         raise SettingError("parallel", _ALONE)
+    if ranks > 1 and settings.data_parallel > 1:
+        raise SettingError("data_parallel", _ONE_PROCESS.format(ranks))
     if ranks > 1 and settings.compile:
         raise SettingError("compile", _NO_COMPILE)
     if is_sharded and settings.channels_last:

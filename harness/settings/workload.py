@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from harness.settings.declaration import Effect, Group, Need, Parallelism, Setting
+from harness.settings.devices import CUDA_ONLY
 
 
 class WorkloadSettings(BaseModel):
@@ -73,6 +74,21 @@ class WorkloadSettings(BaseModel):
             needs=Need.RANKS,
         ),
     ] = Parallelism.DDP
+    data_parallel: Annotated[
+        int,
+        Field(ge=1, le=64),
+        Setting(
+            "GPUs (DataParallel)",
+            "Splits each batch over so many GPUs, in threads of one process (torch.nn.DataParallel). A "
+            "process for each GPU (`--nproc`) is faster. Memory and telemetry are those of the first GPU.",
+            Group.WORKLOAD,
+            Effect.NEXT_STEP,
+            devices=CUDA_ONLY,
+            advanced=True,
+            short="GPUs",
+            affects_prediction=True,
+        ),
+    ] = 1
     image_size: Annotated[
         int,
         Field(ge=8, le=1024),

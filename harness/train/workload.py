@@ -23,6 +23,7 @@ from harness.settings.injection import parse_injection
 from harness.settings.resolve import check_fit
 from harness.settings.spec import SPECS
 from harness.train.compiling import compiled
+from harness.train.data_parallel import data_parallel
 from harness.train.inject import InjectedFault, leaky
 from harness.train.optimizers import build_optimizer, lay_out_like_weights, rebuilt_optimizer
 from harness.train.replica import Replica
@@ -170,7 +171,8 @@ class Workload:
             loader = self._open_loader(settings)
         try:
             self._adopt(settings)
-            if settings.compile and not before.compile:
+            is_split_anew = 1 < settings.data_parallel != before.data_parallel
+            if (settings.compile and not before.compile) or is_split_anew:
                 self._try_out(loader or self._loader)
         except BaseException:
             if loader is not None:
@@ -294,6 +296,8 @@ class Workload:
             model = self._compiled
         if self._replica is not None:
             model = self._replica.forward(self.model, self.micro_batches)
+        if settings.data_parallel > 1:
+            model = data_parallel(self.model, self._device.torch_device, settings.data_parallel)
         contexts: list[Callable[[], AbstractContextManager[Any]]] = []
         if settings.amp is not AmpMode.OFF:
             dtype = _AMP_DTYPES[settings.amp]
@@ -332,7 +336,8 @@ class Workload:
         return backward_share
 
     def _try_out(self, loader: Loader) -> None:
-        """Run one forward and backward pass, so that compilation fails now and not mid-run."""
+        """Run one forward and backward pass, so that compilation, or the other GPUs, fail now and not
+        mid-run."""
         try:
             loss = self.forward(*self.to_device(loader.next()))
             loss.backward()
