@@ -43,7 +43,6 @@ from harness.store.liveness import Liveness
 from harness.train.flops import flops_rows
 from harness.train.loop import train
 from harness.train.recovery import Recovery
-from harness.train.replica import Replica
 from harness.train.warming import warm_up
 from harness.train.workload import Workload
 from harness.watch.context import Journal, RunContext
@@ -56,6 +55,7 @@ from harness.watch.watch import RunFiles, Watch
 
 if TYPE_CHECKING:
     from harness.ranks.member import RankMember
+    from harness.train.replica import Replica
 
 EXIT_OK = 0
 EXIT_OUT_OF_MEMORY = 3
@@ -124,6 +124,8 @@ def _train(watch: Watch, settings: Settings, member: "RankMember | None") -> Non
 def _train_as_rank(watch: Watch, settings: Settings, member: "RankMember") -> None:
     """As `_train`, together with the other ranks. They end at a time limit together too; when memory runs out
     on one of them, the run ends."""
+    from harness.train.replica import Replica  # Not every build of torch has torch.distributed.
+
     context, place = watch.context, member.place
     settings = change(settings, {"max_seconds": None})
     with process_group(place, context.device.facts):
@@ -153,7 +155,7 @@ def _requested_settings(folder: RunFolder, request: RunRequest) -> Settings:
     return settings
 
 
-def _build_workload(settings: Settings, context: RunContext, replica: Replica | None = None) -> Workload:
+def _build_workload(settings: Settings, context: RunContext, replica: "Replica | None" = None) -> Workload:
     """Allocate the workload on the device, under the cap where it can be set before training."""
     device, journal = context.device, context.journal
     source = open_source(settings)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,10 @@ from harness.train.compiling import compiled
 from harness.train.data_parallel import data_parallel
 from harness.train.inject import InjectedFault, leaky
 from harness.train.optimizers import build_optimizer, lay_out_like_weights, rebuilt_optimizer
-from harness.train.replica import Replica
 from harness.watch.training import Replaced, Wrapper
+
+if TYPE_CHECKING:
+    from harness.train.replica import Replica
 
 Batch = tuple[Tensor, Tensor]
 Args = ParamSpec("Args")
@@ -86,7 +88,7 @@ class Workload:
         model: LossModel,
         source: DataSource,
         open_batches: OpenBatches | None = None,
-        replica: Replica | None = None,
+        replica: "Replica | None" = None,
     ) -> None:
         """`model` is on `device`. Raises SettingError if the settings do not fit it. `open_batches` replaces
         the loader where nothing is loaded (in the prediction of memory). `replica` joins the model with those
