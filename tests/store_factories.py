@@ -124,8 +124,8 @@ def step_numbers(log: LogReader) -> list[int]:
     return sorted([row.step for row in log.last_steps(1_000_000)] + unobserved)
 
 
-def write_log(path: Path, rows: Sequence[StepRow] = ()) -> Path:
+def write_log(path: Path, rows: Sequence[StepRow] = (), host: str = "a machine") -> Path:
     """A finished log with `rows`, as one plain file."""
-    with LogAppender(path, a_run()) as appender:
+    with LogAppender(path, a_run()._replace(host=host)) as appender:
         appender.append(rows)
     return path

@@ -24,7 +24,7 @@ _HELP = (
 
 def section(view: RunView) -> None:
     """Draw the ranks; nothing for a run of one process."""
-    if rank_data.rank_count(view.folder) < 2:
+    if not rank_data.has_ranks(view.folder):
         return
     with st.container(border=True, key="ranks"):
         st.markdown("**Ranks**", help=_HELP)
@@ -41,6 +41,8 @@ def _section(view: RunView) -> None:
             st.text(comparison.sentence)
         else:
             st.warning(plain(comparison.sentence), icon=":material/hourglass_bottom:")
+    if ranks.machines:
+        st.caption(plain(ranks.machines))
     table(_rows(ranks), columns=_COLUMNS, height="content", alt="The ranks of the run.")
     if comparison is None:
         return
@@ -59,11 +61,13 @@ def _section(view: RunView) -> None:
 def _rows(ranks: RanksView) -> list[dict[str, object]]:
     times = {} if ranks.comparison is None else {rank.rank: rank for rank in ranks.comparison.ranks}
     rows: list[dict[str, object]] = []
+    has_machines = len({facts.host for facts in ranks.facts if facts.host}) > 1
     for facts in ranks.facts:
         own = times.get(facts.rank)
         rows.append(
             {
                 "rank": facts.rank,
+                "machine": facts.host if has_machines else None,
                 "state": facts.sentence,
                 "step": None if own is None else own.step_ns / _MS,
                 "own": None if own is None else own.own_ns / _MS,
@@ -78,6 +82,7 @@ def _rows(ranks: RanksView) -> list[dict[str, object]]:
 
 _COLUMNS = {
     "rank": st.column_config.NumberColumn("Rank", width="small"),
+    "machine": st.column_config.TextColumn("Machine", width="small"),
     "state": st.column_config.TextColumn("State", width="medium"),
     "step": st.column_config.NumberColumn(
         "Step, ms", format="%.2f", help=f"Median of the newest {NEWEST} steps."

@@ -23,6 +23,7 @@ from harness.closing import Closing
 from harness.errors import UsageError
 from harness.identity import identify_self, write_identity
 from harness.ranks.place import read_place
+from harness.records.ranks import RankPart
 from harness.records.script import ScriptOrigin
 from harness.store.folder import RunFolder
 from harness.store.folder_handle import FolderHandle
@@ -149,14 +150,12 @@ def run_script(script: Script, home: Home, name: str | None, environ: Mapping[st
     if environ.get(DISABLED_VARIABLE) == "1":
         return exit_code(execute(script))
     place = read_place(environ)
-    ranks, first_rank = (1, 0) if place is None else (place.local_size, place.first_rank)
 
-    def create() -> RunFolder:
-        origin = origin_of(script)
-        return home.create_for_script(name, origin, time.time_ns(), ranks=ranks, first_rank=first_rank)
+    def create(part: RankPart) -> RunFolder:
+        return home.create_for_script(name, origin_of(script), time.time_ns(), part=part)
 
     if place is None:
-        return _run_watched(script, create(), environ)
+        return _run_watched(script, create(RankPart()), environ)
     from harness.ranks.member import common_folder  # Imports torch, as a script of several ranks does.
 
     return _run_watched(script, common_folder(place, environ, create), environ)

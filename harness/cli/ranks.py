@@ -19,7 +19,14 @@ def check_ranks(ranks: int) -> None:
 def rank_facts(ranks: Sequence[RankFacts], comparison: RankComparison | None) -> list[tuple[str, str]]:
     """Return the state and the times of each rank, and which of them the others wait for."""
     times = {} if comparison is None else {rank.rank: rank for rank in comparison.ranks}
-    facts = [(f"rank {rank.rank}", f"{rank.sentence}{_times(times.get(rank.rank))}") for rank in ranks]
+    hosts = {rank.host for rank in ranks if rank.host}
+    facts = [
+        (
+            f"rank {rank.rank} on {rank.host}" if len(hosts) > 1 and rank.host else f"rank {rank.rank}",
+            f"{rank.sentence}{_times(times.get(rank.rank))}",
+        )
+        for rank in ranks
+    ]
     return facts if comparison is None else [*facts, ("waiting", comparison.sentence)]
 
 

@@ -15,6 +15,7 @@ from harness.cli.ranks import check_ranks
 from harness.cli.script_words import are_only, split_at_script
 from harness.cli.streams import write_error
 from harness.errors import StepscopeError, UsageError
+from harness.records.ranks import RankPart
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.supervisor.launch import plain_command, script_command
@@ -83,7 +84,7 @@ def _launch(script: Script, home: Home, name: str | None, ranks: int) -> int:
     origin = origin_of(script)
     if os.environ.get(DISABLED_VARIABLE) == "1":
         return launch(None, plain_command(origin), ranks)
-    folder = home.create_for_script(name, origin, time.time_ns(), ranks=ranks)
+    folder = home.create_for_script(name, origin, time.time_ns(), part=RankPart(ranks))
     return launch(folder, script_command(folder, origin), ranks)
 
 

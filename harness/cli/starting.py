@@ -19,7 +19,7 @@ from harness.cli.setting_flags import add_setting_flags
 from harness.cli.shell import Shell
 from harness.errors import INTERRUPTED_CODE, UsageError
 from harness.ranks.place import read_place
-from harness.records.ranks import RankPlace
+from harness.records.ranks import RankPart, RankPlace
 from harness.records.remote import RemoteRequest
 from harness.records.run import RunState
 from harness.settings import Settings
@@ -147,11 +147,8 @@ def _train_as_rank(arguments: Namespace, settings: Settings, place: RankPlace, s
     check_processes(settings, place.size)
     home = shell.home(arguments)
 
-    def create() -> RunFolder:
-        now_ns = time.time_ns()
-        return home.create(
-            arguments.name, settings, now_ns, ranks=place.local_size, first_rank=place.first_rank
-        )
+    def create(part: RankPart) -> RunFolder:
+        return home.create(arguments.name, settings, time.time_ns(), part=part)
 
     folder = common_folder(place, shell.environ, create)
     if not place.local_rank:

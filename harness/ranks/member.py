@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 from harness.ranks.commands import RankCommands, RankInbox
 from harness.ranks.consent import RankConsent
 from harness.ranks.store import RankStore
-from harness.records.ranks import RankPlace
+from harness.records.ranks import RankPart, RankPlace
 from harness.store.folder import RunFolder
 
 
@@ -28,7 +28,9 @@ class RankMember(NamedTuple):
         return cls(place, inbox, RankCommands(folder, inbox, store, limit_s), RankConsent(store))
 
 
-def common_folder(place: RankPlace, environ: Mapping[str, str], create: Callable[[], RunFolder]) -> RunFolder:
+def common_folder(
+    place: RankPlace, environ: Mapping[str, str], create: Callable[[RankPart], RunFolder]
+) -> RunFolder:
     """Return the folder of this rank in the run of this machine's ranks, which the first of them creates.
 
     Raises UsageError when the other ranks cannot see it, and what `create` raises.
@@ -36,6 +38,6 @@ def common_folder(place: RankPlace, environ: Mapping[str, str], create: Callable
     store = RankStore.connect(environ, place)
     if place.local_rank:
         return store.shared_folder()
-    folder = create()
+    folder = create(place.part(store.group_id()))
     store.share_folder(folder)
     return folder

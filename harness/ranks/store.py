@@ -4,6 +4,7 @@ No collective is involved: a rank that is late, or has ended, delays nobody for 
 """
 
 import json
+import uuid
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ _TIMEOUT = timedelta(seconds=10)
 # Time for the first rank of a machine to start.
 _FOLDER_TIMEOUT = timedelta(seconds=120)
 _NONE = ""
+_GROUP = "group"
 _SILENT = "it has not answered."
 
 
@@ -55,6 +57,13 @@ class RankStore:
         """Connect to the store of torchrun, which has keys of its own for each restart of the ranks."""
         store = TCPStore(environ[ADDRESS], int(environ[PORT]), timeout=_TIMEOUT)
         return cls(PrefixStore(f"restart-{environ.get(_RESTARTS, 0)}", store), place)
+
+    def group_id(self) -> str | None:
+        """Return the id that the runs of all machines have in common; None if there is one machine."""
+        if not self.place.is_on_several_machines:
+            return None
+        self._store.compare_set(_GROUP, _NONE, uuid.uuid4().hex)  # The first one stands.
+        return self._store.get(_GROUP).decode()
 
     def share_folder(self, folder: RunFolder) -> None:
         """Name the folder of this machine's ranks to them; from the first of them."""

@@ -6,6 +6,17 @@ from typing import NamedTuple
 MOST_RANKS = 1024
 
 
+class RankPart(NamedTuple):
+    """The processes of a run on one machine, whose ranks follow each other."""
+
+    ranks: int = 1
+    first_rank: int = 0
+    # Of a run over several machines, each of which has a run of its own: the id that these have in common,
+    # and the number of processes on all machines.
+    group_id: str | None = None
+    size: int | None = None
+
+
 class RankPlace(NamedTuple):
     """The place of one process among those that train together, in the words of torchrun."""
 
@@ -21,6 +32,15 @@ class RankPlace(NamedTuple):
     def first_rank(self) -> int:
         """The rank of the first process on this machine."""
         return self.rank - self.local_rank
+
+    @property
+    def is_on_several_machines(self) -> bool:
+        """True when some processes are on other machines."""
+        return self.local_size < self.size
+
+    def part(self, group_id: str | None) -> RankPart:
+        """Return the processes of this machine; `group_id` None: there are no others."""
+        return RankPart(self.local_size, self.first_rank, group_id, None if group_id is None else self.size)
 
 
 # A training of one process.

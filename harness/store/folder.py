@@ -47,6 +47,9 @@ class RunRequest(NamedTuple):
     # processes on other machines too, it is not 0.
     ranks: int = 1
     first_rank: int = 0
+    # Where there are such: the id that the runs of all machines have in common, and the number of processes.
+    group_id: str | None = None
+    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,9 @@ def _to_request(folder: RunFolder, values: dict[str, object]) -> RunRequest:
     first_rank = values.get("first_rank", 0)
     if type(first_rank) is not int or not 0 <= first_rank <= MOST_RANKS:
         raise ValueError("first_rank is not a rank")
+    group_id, size = values.get("group_id"), values.get("size")
+    if not isinstance(group_id, str | None) or not (size is None or type(size) is int):
+        raise ValueError("group_id and size are no group of ranks")
     return RunRequest(
         run_id=folder.run_id,
         name=shown_name(values.get("name"), folder.run_id),
@@ -212,6 +218,8 @@ def _to_request(folder: RunFolder, values: dict[str, object]) -> RunRequest:
         remote=_to_remote(values.get("remote")),
         ranks=ranks,
         first_rank=first_rank,
+        group_id=group_id,
+        size=size,
     )
 
 
@@ -263,5 +271,7 @@ def write_request(folder: Path, request: RunRequest) -> None:
         "remote": None if request.remote is None else request.remote._asdict(),
         "ranks": request.ranks,
         "first_rank": request.first_rank,
+        "group_id": request.group_id,
+        "size": request.size,
     }
     write_private(folder / REQUEST, json.dumps(values, indent=1) + "\n")

@@ -20,6 +20,7 @@ from platformdirs import user_data_dir
 from harness.catalog.own import parse_own
 from harness.errors import HomeError, UnknownRunError, UsageError
 from harness.records.imported import ImportOrigin
+from harness.records.ranks import RankPart
 from harness.records.remote import RemoteRequest
 from harness.records.script import ScriptOrigin
 from harness.store.folder import LONGEST_NAME, RunFolder, RunRequest, write_request
@@ -30,6 +31,7 @@ from harness.words import printable
 if TYPE_CHECKING:
     from harness.settings import Settings
 
+_ALONE = RankPart()
 _CHOOSE = "choose another folder with --home or STEPSCOPE_HOME."
 # Of the names of scripts, which get a number.
 _LONGEST_STEM = 60
@@ -180,11 +182,10 @@ class Home:
         now_unix_ns: int,
         request_id: str | None = None,
         remote: RemoteRequest | None = None,
-        ranks: int = 1,
-        first_rank: int = 0,
+        part: RankPart = _ALONE,
     ) -> RunFolder:
         """Create the folder of a new run, with its request; `name` None: the model's name and a number.
-        `ranks` processes of this machine train it, of which the first is `first_rank`.
+        `part` are the processes of this machine that train it.
 
         Raises UsageError when the name is taken or not usable, HomeError when the home cannot be written.
         """
@@ -197,8 +198,7 @@ class Home:
             settings.model_dump_json(),
             request_id,
             remote=remote,
-            ranks=ranks,
-            first_rank=first_rank,
+            **part._asdict(),
         )
         return self._create(name, stem, request)
 
@@ -208,8 +208,7 @@ class Home:
         origin: ScriptOrigin,
         now_unix_ns: int,
         request_id: str | None = None,
-        ranks: int = 1,
-        first_rank: int = 0,
+        part: RankPart = _ALONE,
         remote: RemoteRequest | None = None,
     ) -> RunFolder:
         """Create the folder of a run that trains a script; as `create`, named after the script."""
@@ -223,8 +222,7 @@ class Home:
             request_id,
             script=origin,
             remote=remote,
-            ranks=ranks,
-            first_rank=first_rank,
+            **part._asdict(),
         )
         return self._create(name, printable(stem)[:_LONGEST_STEM], request)
 

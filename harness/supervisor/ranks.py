@@ -9,6 +9,7 @@ from harness.errors import LogError
 from harness.files.regular import read_whole
 from harness.records.run import StepRow
 from harness.store.folder import RunFolder
+from harness.store.home import Home
 from harness.store.liveness import heartbeat_age_s, is_alive
 from harness.store.reader import LogReader
 
@@ -18,10 +19,23 @@ _MOST_BYTES = 1 << 20
 _STEPS = 2 * WINDOW
 
 
+def parts_of(folder: RunFolder) -> list[RunFolder]:
+    """Return the runs of all machines that train together with that of `folder`, as far as they are in its
+    home, by their first ranks; `folder` alone for a run on one machine."""
+    group_id = folder.request().group_id
+    if group_id is None:
+        return [folder]
+    runs = Home(folder.path.parents[1]).runs()
+    others = [run for run in runs if run != folder and run.request().group_id == group_id]
+    # Where the same part was imported more than once the last one counts; `folder` itself in any case.
+    parts = {run.request().first_rank: run for run in (*reversed(others), folder)}
+    return [run for _, run in sorted(parts.items())]
+
+
 def read_ranks(folder: RunFolder, now_unix_s: float) -> list[RankFacts]:
-    """Return the facts of the ranks of a run; empty for a run of one process."""
+    """Return the facts of the ranks on the machine of a run; empty for a run of one process."""
     request = folder.request()
-    if request.ranks < 2:
+    if request.ranks < 2 and request.group_id is None:
         return []
     codes = _returncodes(folder)
     return [
@@ -30,16 +44,23 @@ def read_ranks(folder: RunFolder, now_unix_s: float) -> list[RankFacts]:
     ]
 
 
+def read_all_ranks(folder: RunFolder, now_unix_s: float) -> list[RankFacts]:
+    """As `read_ranks`, with those of other machines whose runs are in the same home."""
+    return [facts for part in parts_of(folder) for facts in read_ranks(part, now_unix_s)]
+
+
 def read_rank_steps(folder: RunFolder) -> dict[int, list[StepRow]]:
-    """Return the newest steps of each rank that can be read; empty for a run of one process."""
-    request = folder.request()
+    """Return the newest steps of each rank that can be read, of all machines as `read_all_ranks`; empty for a
+    run of one process."""
     steps: dict[int, list[StepRow]] = {}
-    for at in range(request.ranks if request.ranks > 1 else 0):
-        try:
-            with LogReader(folder.rank_log(at), total_limit_s=_LIMIT_S) as reader:
-                steps[request.first_rank + at] = reader.last_steps(_STEPS)
-        except LogError:
-            continue
+    for part in parts_of(folder):
+        request = part.request()
+        for at in range(request.ranks if request.ranks > 1 or request.group_id else 0):
+            try:
+                with LogReader(part.rank_log(at), total_limit_s=_LIMIT_S) as reader:
+                    steps[request.first_rank + at] = reader.last_steps(_STEPS)
+            except LogError:
+                continue
     return steps
 
 
@@ -60,6 +81,7 @@ def _facts(folder: RunFolder, rank: int, returncode: int | None, now_unix_s: flo
         message=run.state_message,
         last_step=extent.last,
         ended_unix_ns=run.ended_unix_ns,
+        host=run.host,
     )
 
 

@@ -17,6 +17,7 @@ from harness.device.selector import refuse_absent
 from harness.errors import HomeError, LogError, ReadOnlyError, RunStateError, StepscopeError
 from harness.identity import read_identity
 from harness.records.entry import RunEntry
+from harness.records.ranks import RankPart
 from harness.records.remote import RemoteRequest
 from harness.records.run import AckRow, CommandKind, CommandRow
 from harness.records.script import ScriptOrigin
@@ -93,7 +94,7 @@ class Supervisor:
             refuse_absent(settings.device)
         return self._start_once(
             request_id,
-            lambda: self.home.create(name, settings, self._clock_ns(), request_id, remote, ranks),
+            lambda: self.home.create(name, settings, self._clock_ns(), request_id, remote, RankPart(ranks)),
             self._children.train,
         )
 

@@ -4,6 +4,9 @@ import time
 from collections.abc import Mapping, Sequence
 from unittest.mock import patch
 
+from streamlit.testing.v1 import AppTest
+
+from harness.records.ranks import RankPart
 from harness.records.run import StepRow
 from harness.settings import Settings
 from harness.store.folder import RunFolder
@@ -14,10 +17,15 @@ from tests.store_factories import write_log
 
 
 def _a_run(home: Home, size: int, rows: Mapping[int, Sequence[StepRow]]) -> RunFolder:
-    folder = home.create("two", Settings(model="mlp"), time.time_ns(), ranks=size)
+    folder = home.create("two", Settings(model="mlp"), time.time_ns(), part=RankPart(size))
     for rank, steps in rows.items():
         write_log(folder.rank_log(rank), steps)
     return folder
+
+
+def unescaped(app: AppTest) -> str:
+    """The texts of a page without Markdown's escapes."""
+    return texts(app).replace("\\", "")
 
 
 def test_the_late_rank_is_named_and_each_rank_has_its_times(home: Home, open_page: Open) -> None:
@@ -45,6 +53,42 @@ def test_ranks_without_a_log_or_with_few_steps_are_said_and_not_compared(home: H
     table = next(frame.value for frame in app.dataframe if "rank" in frame.value)
     assert list(table["rank"]) == [0, 1, 2]
     assert "vanished" in table["state"][2]
+
+
+def test_ranks_of_several_machines_are_compared_where_their_runs_are_in_one_home(
+    home: Home, open_page: Open
+) -> None:
+    rows = steps_of_ranks(4, rank=3, column="data_wait_ns", by_ns=2 * MS)
+    runs = []
+    for first in (0, 2):
+        part = RankPart(2, first, "a group", 4)
+        folder = home.create(f"from rank {first}", Settings(model="mlp"), time.time_ns(), part=part)
+        for at in range(2):
+            write_log(folder.rank_log(at), rows[first + at], f"node {first}")
+        runs.append(folder)
+    home.create("another group", Settings(model="mlp"), time.time_ns(), part=RankPart(2, 2, "b", 4))
+    for folder in runs:
+        with patch("dashboard.canvas.live_plotly"):
+            app = open_page(run=folder.run_id)
+        assert not app.exception
+        table = next(frame.value for frame in app.dataframe if "waits" in frame.value)
+        assert list(table["rank"]) == [0, 1, 2, 3]
+        assert list(table["machine"]) == ["node 0", "node 0", "node 2", "node 2"]
+        assert any("Rank 3 is late in data wait by 2" in warning.value for warning in app.warning)
+        sentence = (
+            "The 4 ranks are on 2 machines: ranks 0 to 1 in 'from rank 0', ranks 2 to 3 in 'from rank 2'."
+        )
+        assert sentence in unescaped(app)
+
+
+def test_ranks_whose_runs_are_elsewhere_are_said(home: Home, open_page: Open) -> None:
+    part = RankPart(1, 3, "a group", 4)
+    folder = home.create("the last", Settings(model="mlp"), time.time_ns(), part=part)
+    write_log(folder.log, steps_of_ranks(1)[0])
+    app = open_page(run=folder.run_id)
+    assert not app.exception
+    assert "Of 4 ranks, 3 are on other machines" in unescaped(app)
+    assert "Shown: rank 3 in 'the last'." in unescaped(app)
 
 
 def test_a_run_of_one_process_has_no_such_section(home: Home, open_page: Open) -> None:

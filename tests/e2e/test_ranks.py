@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.analysis.state import RunStatus
+from harness.importing.importing import import_folder
 from harness.records.run import AckRow, CommandKind, CommandState, RunState
 from harness.settings.resolve import resolve
 from harness.store.folder import RunFolder
@@ -20,7 +21,7 @@ from harness.store.home import Home
 from harness.store.liveness import is_alive
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
-from harness.supervisor.ranks import read_ranks
+from harness.supervisor.ranks import read_all_ranks, read_rank_steps, read_ranks
 from tests.e2e.serving import free_port
 from tests.supervision import last_step, until
 from tests.warm_start import fork_training
@@ -196,6 +197,10 @@ def test_each_machine_has_a_run_of_its_ranks_and_commands_of_both_reach_all(tmp_
             assert [facts.rank for facts in read_ranks(folder, 0.0)] == [
                 folder.request().first_rank + at for at in _RANKS
             ]
+        imported = import_folder(homes[0], folders[1].path)
+        for folder in (folders[0], imported.folder):
+            assert sorted(facts.rank for facts in read_all_ranks(folder, 0.0)) == [0, 1, 2, 3]
+            assert sorted(read_rank_steps(folder)) == [0, 1, 2, 3]
     finally:
         for process in processes:
             process.kill()

@@ -20,6 +20,7 @@ from harness.errors import LogDamagedError, LogError, LogForeignError, UsageErro
 from harness.export import ExportFormat, export_run
 from harness.importing import import_folder
 from harness.records.imported import ImportSource
+from harness.records.ranks import RankPart
 from harness.records.run import EventKind, RunState
 from harness.settings import Settings
 from harness.store.folder import RunFolder
@@ -73,7 +74,7 @@ def test_a_run_folder_becomes_a_run_with_everything_it_had(home: Home, elsewhere
 
 def test_the_logs_of_all_ranks_come_along_with_their_numbers(home: Home, elsewhere: Home) -> None:
     """Of a machine whose ranks are 4 to 6, one of them without a readable log."""
-    source = elsewhere.create("ranks", Settings(model="mlp"), 1, ranks=3, first_rank=4)
+    source = elsewhere.create("ranks", Settings(model="mlp"), 1, part=RankPart(3, 4))
     for at, rows in steps_of_ranks(2).items():
         write_log(source.rank_log(at), rows)
     source.rank_log(2).write_bytes(b"no log")

@@ -33,6 +33,8 @@ class RankFacts(NamedTuple):
     heartbeat_age_s: float | None = None
     # The exit code that its parent received, if it failed; negative: the signal.
     returncode: int | None = None
+    # The name of its machine; "" without a log.
+    host: str = ""
 
     @property
     def has_ended(self) -> bool:
