@@ -1,7 +1,8 @@
 """The collector of a remote run in a process of its own, with its node in the same process:
 `python collector_process.py MODE NODE_HOME -m harness _run FOLDER`. MODE is that of `tests.fake_training`, or
 "script": then the node really runs the script of the run.
-While there is a file `dead` in NODE_HOME the node has died; with `silent` its answers are lost."""
+While there is a file `dead` in NODE_HOME the node has died; with `silent` its answers are lost; with
+`waiting` it has not begun."""
 
 import sys
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ class Link:
     def pull(self, request: Pull, timeout_s: float) -> News:
         if (self._home / "dead").exists():
             raise NodeLostError("the node died")
+        if (self._home / "waiting").exists():
+            raise NodeSilentError("no node is free")
         news = self._run.pull(request)
         if (self._home / "silent").exists():
             raise NodeSilentError("no answer")

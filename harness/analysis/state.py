@@ -113,7 +113,7 @@ def _reported(evidence: StateEvidence) -> RunStatus | None:
         parts.append(evidence.log_problem)
     elif health is not None and health.missing_steps:
         parts.append(missing_sentence(health))
-    if len(parts) == 1:
+    if len(parts) == 1 and evidence.log_state is not None:
         parts.append("This is not in its log.")
     return RunStatus(state, " ".join(parts))
 
@@ -150,7 +150,8 @@ def _of_live(logged: RunState | None, evidence: StateEvidence) -> RunStatus:
         return RunStatus(state, unwritten_sentence(evidence.health), is_warning=True)
     if logged is None or logged is RunState.LAUNCHING:
         preparing = _BEFORE_TRAINING if evidence.is_script else "Preparing the model and its data."
-        return RunStatus(RunState.LAUNCHING, evidence.log_message or preparing)
+        reported = evidence.reported_message if evidence.reported_state == RunState.LAUNCHING else ""
+        return RunStatus(RunState.LAUNCHING, evidence.log_message or reported or preparing)
     default = {
         RunState.PAUSED: f"Paused{_at_step(evidence)}; its memory stays allocated.",
         RunState.STALLED: f"No step has finished for a while{_at_step(evidence)}; stacks are in its output.",

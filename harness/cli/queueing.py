@@ -12,6 +12,7 @@ from harness.cli.parser import Parser, add_command
 from harness.cli.script_words import split_at_script
 from harness.cli.setting_flags import add_setting_flags
 from harness.cli.shell import Shell
+from harness.cli.starting import start_run
 from harness.errors import UsageError
 from harness.predict.asking import Predictor
 from harness.queue.adding import add_model, add_script, ensure_worker
@@ -22,7 +23,7 @@ from harness.queue.placing import AUTO
 from harness.queue.worker import QueueWorker
 from harness.records.queue import QueueState
 
-_WITH_VALUE = ("--home", "--name", "--device")
+_WITH_VALUE = ("--home", "--name", "--device", "--on", "--retries")
 _USAGE = """stepscope queue add [--home FOLDER] [--name NAME] [--device DEVICE] SCRIPT.py [ARGUMENT ...]
        stepscope queue add [--home FOLDER] [--name NAME] [--device DEVICE] -m MODULE [ARGUMENT ...]
        stepscope queue add [OPTION ...] [MODEL]"""
@@ -42,6 +43,11 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
         "--name", help="name of the run (default: the model's key, or the script's, and a number)"
     )
     add.add_argument("--force", action="store_true", help="start it although it is predicted not to fit")
+    add.add_argument(
+        "--on", dest="engine", choices=["ray"], help="wait in the engine's own queue for another machine"
+    )
+    add.add_argument("--retries", metavar="N", type=int, default=0, help="as for `run`, with --on")
+    add.set_defaults(nproc=1, detach=True)
     add_setting_flags(add)
     add_command(acts, "list", "what waits, and why", list_queue, is_json=True)
     remove = add_command(acts, "remove", "take entries out", remove_entries)
@@ -71,6 +77,8 @@ def split_script(words: Sequence[str]) -> tuple[list[str], Script | None]:
 
 def add_run(arguments: Namespace, shell: Shell) -> int:
     """Run `stepscope queue add`."""
+    if arguments.engine is not None or arguments.retries:
+        return start_run(arguments, shell)
     home = shell.home(arguments)
     script: Script | None = arguments.script
     if script is None:

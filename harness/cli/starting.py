@@ -99,6 +99,8 @@ def _start_remote_script(arguments: Namespace, shell: Shell) -> int:
     """Start a script on another machine, which has it under the same path, and follow it."""
     script: Script = arguments.script
     script.check()
+    if arguments.device is not None:
+        raise UsageError("Ray chooses the device of a script, so --device cannot be given with --on.")
     supervisor = shell.supervisor(arguments)
     remote = _remote(arguments)
     folder = supervisor.start_script(arguments.name, origin_of(script), remote=remote)

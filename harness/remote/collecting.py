@@ -15,7 +15,7 @@ from types import FrameType
 from harness import words
 from harness.errors import LogError, StepscopeError
 from harness.identity import identify_self, write_identity
-from harness.records.run import RunState
+from harness.records.run import CommandKind, RunState
 from harness.remote.protocol import News, NodeLostError, NodeRequest, NodeSilentError, Pull, RemoteNode
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
@@ -26,7 +26,9 @@ from harness.store.replica import LogReplica
 # A row waits for its transaction at the node (0.1 s), and for the next transfer.
 PERIOD_S = 0.5
 _TIMEOUT_S = 5.0
-_EXIT_FAILED = 1
+# While it waits for a machine, it must notice a stop.
+_WAITING_S = 1.0
+_EXIT_OK, _EXIT_FAILED = 0, 1
 
 StartNode = Callable[[NodeRequest], RemoteNode]
 
@@ -86,25 +88,37 @@ class Collector:
             signal.signal(number, forward)
 
     def _collect(self, node: RemoteNode, alive: Liveness, control: ControlLog, replica: LogReplica) -> int:
+        alive.signs.set_outcome(RunState.LAUNCHING, "Waits for a machine of the cluster that is free for it.")
+        has_begun = False
         while True:
+            if not has_begun and (self._signals or _is_stopped(control)):
+                alive.signs.set_outcome(
+                    RunState.STOPPED, "Stopped on request, before a machine was free for it."
+                )
+                return _EXIT_OK
             while self._signals:
                 node.signal(self._signals.pop(0))
             try:
-                news = self._pull(node, control, replica)
+                news = self._pull(node, control, replica, _TIMEOUT_S if has_begun else _WAITING_S)
             except NodeSilentError:
+                if not has_begun:
+                    alive.beat()  # The engine has not placed it yet.
                 self._sleep(PERIOD_S)
                 continue  # Without a beat: after a while the run shows as not responding.
+            if not has_begun:
+                alive.signs.set_outcome(RunState.LAUNCHING, f"Starting on {news.host}.")
+                has_begun = True
             alive.beat()
             alive.signs.step_finished(news.finished_step)
             if news.returncode is not None and not _has_more(news):
                 return self._finish(news, replica)
             self._sleep(PERIOD_S if news.rows is None or news.rows.is_complete else 0.0)
 
-    def _pull(self, node: RemoteNode, control: ControlLog, replica: LogReplica) -> News:
+    def _pull(self, node: RemoteNode, control: ControlLog, replica: LogReplica, timeout_s: float) -> News:
         """Pass the commands on, and write what is new."""
         commands = control.commands(self._commands_read)
         rows = [command for _, command in commands]
-        news = node.pull(Pull(replica.marks, self._output_bytes, rows), _TIMEOUT_S)
+        news = node.pull(Pull(replica.marks, self._output_bytes, rows), timeout_s)
         # Only now: a command that may not have arrived is sent again.
         self._commands_read = commands[-1][0] if commands else self._commands_read
         self._host = news.host
@@ -131,6 +145,11 @@ class Collector:
         message = f"{self._host} was lost while it trained ({error}); {arrived}."
         replica.end(RunState.LOST, message, time.time_ns())
         return NodeLostError(message)
+
+
+def _is_stopped(control: ControlLog) -> bool:
+    """Return whether the run was requested to stop."""
+    return any(command.kind == CommandKind.STOP for _, command in control.commands(0))
 
 
 def _has_more(news: News) -> bool:

@@ -122,6 +122,7 @@ class RayNode:
         self._ray = ray
         self._actor = actor
         self._pending: Any = None
+        self._has_answered = False
 
     def pull(self, request: Pull, timeout_s: float) -> News:
         """Return the news. An answer that comes late is the answer of the next call."""
@@ -138,7 +139,7 @@ class RayNode:
             raise NodeLostError(_reason(error)) from None
         except self._ray.exceptions.RayTaskError as error:
             raise StepscopeError(str(error.cause)) from None
-        self._pending = None
+        self._pending, self._has_answered = None, True
         return news
 
     def signal(self, number: int) -> None:
@@ -152,8 +153,9 @@ class RayNode:
 
     def close(self) -> None:
         """End the training and the actor. Idempotent."""
-        with suppress(self._ray.exceptions.RayError):
-            self._ray.get(self._actor.close.remote(), timeout=_CLOSE_S)
+        if self._has_answered:  # Else it may still wait for a node.
+            with suppress(self._ray.exceptions.RayError):
+                self._ray.get(self._actor.close.remote(), timeout=_CLOSE_S)
         with suppress(self._ray.exceptions.RayError):
             self._ray.kill(self._actor)
 

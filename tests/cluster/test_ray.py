@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from harness.analysis.state import HEARTBEAT_LIMIT_S
 from harness.identity import read_identity
 from harness.records.remote import RemoteRequest
 from harness.records.run import CommandKind, CommandState, RunState
@@ -118,6 +119,17 @@ def runs(ray: RayBench) -> list[RunFolder]:
 def test_each_run_has_a_node_of_its_own(ray: RayBench, runs: list[RunFolder]) -> None:
     assert len({id(ray.node_of(folder)) for folder in runs}) == _NODES
     assert {ray.supervisor.status(folder).state for folder in runs} == {RunState.RUNNING}
+
+
+def test_a_run_without_a_free_node_waits_and_can_be_stopped(ray: RayBench, runs: list[RunFolder]) -> None:
+    folder = ray.start("too many")
+    until(lambda: ray.supervisor.status(folder).message, lambda message: message.startswith("Waits for"))
+    time.sleep(HEARTBEAT_LIMIT_S + 5)
+    assert ray.supervisor.status(folder).state is RunState.LAUNCHING
+    began_s = time.monotonic()
+    ray.supervisor.stop(folder)
+    print(f"stopped after {time.monotonic() - began_s:.1f} s")
+    assert ray.supervisor.status(folder).state is RunState.STOPPED
 
 
 def test_steps_arrive_within_two_seconds(ray: RayBench, runs: list[RunFolder]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.analysis.state import RunStatus
 from harness.identity import read_identity
 from harness.records.remote import RemoteRequest
 from harness.records.run import CommandKind, RunState
@@ -123,6 +124,38 @@ def test_a_link_that_is_silent_for_a_while_loses_nothing_and_repeats_nothing(rem
     assert (extent.first, extent.steps) == (1, extent.last)
     with ControlLog(remote.there(folder)) as control:
         assert [row.command_id for _, row in control.commands()] == [command_id]
+    remote.supervisor.stop(folder)
+
+
+@pytest.mark.parametrize("by_signal", [False, True])
+def test_a_run_that_waits_for_a_node_says_so_and_can_be_stopped(
+    remote: RemoteBench, monkeypatch: pytest.MonkeyPatch, by_signal: bool
+) -> None:
+    monkeypatch.setattr("harness.analysis.state.HEARTBEAT_LIMIT_S", 2.5)
+    (remote.node_home / "waiting").touch()
+    folder = remote.start("obey")
+    waits = RunStatus(RunState.LAUNCHING, "Waits for a machine of the cluster that is free for it.")
+    until(lambda: remote.supervisor.status(folder), waits.__eq__)
+    time.sleep(4.0)
+    assert remote.supervisor.status(folder) == waits
+    began_s = time.monotonic()
+    if by_signal:
+        os.kill(remote.bench.processes[0].pid, signal.SIGTERM)
+        until(lambda: remote.bench.processes[0].poll(), lambda code: code is not None)
+    else:
+        remote.supervisor.stop(folder)
+    assert time.monotonic() - began_s < 5.0
+    status = remote.supervisor.status(folder)
+    assert status[:2] == (RunState.STOPPED, "Stopped on request, before a machine was free for it.")
+
+
+def test_a_run_that_waited_for_a_node_trains(remote: RemoteBench) -> None:
+    (remote.node_home / "waiting").touch()
+    folder = remote.start("obey")
+    until(lambda: remote.supervisor.status(folder).message, lambda message: message.startswith("Waits for"))
+    (remote.node_home / "waiting").unlink()
+    until(lambda: last_step(folder), bool)
+    assert remote.supervisor.status(folder).state is RunState.RUNNING
     remote.supervisor.stop(folder)
 
 

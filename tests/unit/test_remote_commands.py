@@ -64,6 +64,22 @@ def test_a_script_that_cannot_run_there_is_one_sentence_and_no_run(
     assert home.runs() == []
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--on", "ray", "--device", "cpu", "tests/scripts/vae.py"], "Ray chooses the device of a script"),
+        (["--on", "ray", "no/such/train.py"], "There is no script 'no/such/train.py'"),
+        (["--retries", "2", "mlp"], "--retries is for runs on other machines"),
+    ],
+)
+def test_what_cannot_wait_in_another_queue_is_refused(
+    home: Home, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
+) -> None:
+    assert main(["queue", "add", *words]) == 2
+    assert sentence in capsys.readouterr().err
+    assert home.runs() == []
+
+
 def test_what_follows_a_script_is_the_scripts() -> None:
     words = ["run", "--on=ray", "--detach", "--retries", "2", "train.py", "--on", "x", "--json"]
     assert split_remote_script(words) == (
