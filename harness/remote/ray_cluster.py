@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from harness.errors import MissingLibraryError, StepscopeError
 from harness.remote.node import NodeRun, node_home, smallest_gpu
 from harness.remote.placing import GpuNode
-from harness.remote.protocol import News, NodeLostError, NodeRequest, NodeSilentError, Pull
+from harness.remote.protocol import GpuSize, News, NodeLostError, NodeRequest, NodeSilentError, Pull
 
 _ADDRESS_VARIABLE = "RAY_ADDRESS"
 _NOT_THERE = (
@@ -77,13 +77,20 @@ class RayCluster:
             measure.options(num_cpus=0, scheduling_strategy=self._only_on([node["NodeID"]])).remote()
             for node in nodes
         ]
-        # A node that does not answer is one whose GPUs are not known.
-        done, _ = self._ray.wait(tasks, num_returns=len(tasks), timeout=_SIZES_S) if tasks else ([], [])
-        sizes = [self._ray.get(task) if task in done else None for task in tasks]
+        if tasks:
+            self._ray.wait(tasks, num_returns=len(tasks), timeout=_SIZES_S)
         return [
-            GpuNode(node["NodeID"], node["NodeManagerHostname"], size)
-            for node, size in zip(nodes, sizes, strict=True)
+            GpuNode(node["NodeID"], node["NodeManagerHostname"], self._size(task))
+            for node, task in zip(nodes, tasks, strict=True)
         ]
+
+    def _size(self, task: Any) -> GpuSize | None:
+        """Return the answer of a node; None: it has given none, so that its GPUs are not known."""
+        try:
+            size: GpuSize | None = self._ray.get(task, timeout=0.0)
+        except self._ray.exceptions.RayError:
+            return None
+        return size
 
     def nodes_of(self, host: str) -> list[str]:
         """Return the ids of the nodes on the machine `host`."""

@@ -28,6 +28,8 @@ def tune_json(tune: Tune) -> dict[str, Any]:
         "budget_s": tune.budget_s,
         "spent_s": tune.spent_s,
         "device": None if tune.device is None else tune.device.name,
+        # The machine of the cluster that it ran on; None: this one.
+        "host": tune.host,
         "baseline": dict(tune.settings),
         "winner": {
             "changes": combination(tune).changes,

@@ -20,7 +20,8 @@ from harness.identity import read_identity
 from harness.records.remote import RemoteRequest
 from harness.records.run import CommandKind, CommandState, RunState
 from harness.records.script import ScriptOrigin
-from harness.remote.node import HOME_VARIABLE
+from harness.remote.node import HOME_VARIABLE, smallest_gpu
+from harness.remote.placing import GpuNode
 from harness.remote.protocol import NodeRequest, Pull
 from harness.remote.ray_cluster import Place, RayCluster
 from harness.settings.resolve import resolve
@@ -242,6 +243,15 @@ def test_a_run_gets_one_of_the_nodes_that_it_may_have(ray: RayBench) -> None:
             there.pull(Pull({}, 0, ()), _START_S)
             assert ray.node_of(folder) is node
         ray.supervisor.home.remove(folder)
+
+
+def test_a_node_with_gpus_that_no_driver_lists_may_have_any(ray: RayBench) -> None:
+    node = ray.cluster.add_node(
+        num_cpus=0, num_gpus=1, include_dashboard=False, object_store_memory=_MEMORY_BYTES
+    )
+    (gpu_node,) = RayCluster(os.environ).gpu_nodes()
+    assert gpu_node == GpuNode(node.node_id, socket.gethostname(), smallest_gpu())
+    ray.cluster.remove_node(node)
 
 
 def test_a_tune_trains_on_one_machine_of_the_cluster(ray: RayBench) -> None:
