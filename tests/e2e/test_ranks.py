@@ -29,6 +29,9 @@ from tests.warm_start import fork_training
 pytestmark = pytest.mark.slow
 
 _SCRIPT = Path(__file__).parents[1] / "scripts" / "two_ranks.py"
+_RUN = ("harness", "run")
+_NPROC = [*_RUN, "--nproc", "2"]
+_TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 _RANKS = (0, 1)
 
 
@@ -144,20 +147,18 @@ def _run(command: list[str], home: Path, **environ: str) -> subprocess.Completed
     )
 
 
-def test_a_script_trains_in_two_processes_as_without_stepscope(tmp_path: Path) -> None:
-    """By `--nproc`, by torchrun, and bare: the same losses; each rank has a log with all steps."""
-    bare = _run(["torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(_SCRIPT)], tmp_path)
+@pytest.mark.parametrize("watch", [_NPROC, pytest.param([*_TORCHRUN, "-m", *_RUN], marks=pytest.mark.long)])
+def test_a_script_trains_in_two_processes_as_without_stepscope(tmp_path: Path, watch: list[str]) -> None:
+    """By `--nproc`, or by torchrun: the losses are those without Stepscope; each rank has a log with all
+    steps."""
+    bare = _run([*_TORCHRUN, str(_SCRIPT)], tmp_path)
     assert bare.returncode == 0, bare.stderr
-    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "harness"]
-    for command in (["harness", "run", "--nproc", "2", str(_SCRIPT)], [*torchrun, "run", str(_SCRIPT)]):
-        watched = _run(command, tmp_path)
-        assert (watched.returncode, watched.stdout) == (0, bare.stdout), watched.stderr
-    runs = Home(tmp_path).runs()
-    assert len(runs) == 2
-    for folder in runs:
-        assert folder.request().ranks == 2
-        assert [last_step(RunFolder(folder.path, rank)) for rank in _RANKS] == [40, 40]
-        assert Supervisor(Home(tmp_path)).status(folder).state is RunState.FINISHED
+    watched = _run([*watch, str(_SCRIPT)], tmp_path)
+    assert (watched.returncode, watched.stdout) == (0, bare.stdout), watched.stderr
+    (folder,) = Home(tmp_path).runs()
+    assert folder.request().ranks == 2
+    assert [last_step(RunFolder(folder.path, rank)) for rank in _RANKS] == [40, 40]
+    assert Supervisor(Home(tmp_path)).status(folder).state is RunState.FINISHED
 
 
 @pytest.mark.long

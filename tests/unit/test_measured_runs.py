@@ -12,6 +12,7 @@ import pytest
 
 from harness.records.measurement import MeasurementEnd, MeasurementEndRow
 from harness.records.run import CommandKind
+from harness.settings.resolve import resolve
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.home import Home
@@ -22,6 +23,7 @@ from harness.watch.judge_queue import JudgeQueue
 from tests.measuring_factories import MEASURED, write_measured_log
 from tests.supervision import until
 from tests.train_factories import FakeJournal, a_context
+from tests.warm_start import fork_training
 
 pytestmark = pytest.mark.slow
 
@@ -31,11 +33,9 @@ MEASURE = (sys.executable, "-m", "harness", "measure", "measured")
 @pytest.fixture
 def folder() -> Iterator[RunFolder]:
     """A run whose loader is slow on purpose."""
-    words = ("run", "mlp", "--slow-loader-ms", "5", "--detach", "--name", "measured", "--device", "cpu")
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-m", "harness", *words], check=True, timeout=60, env=environ)
-    home = Home.locate(None, os.environ)
-    supervisor, (folder,) = Supervisor(home), home.runs()
+    supervisor = Supervisor(Home.locate(None, os.environ), spawn=fork_training)
+    settings = resolve({"model": "mlp", "device": "cpu", "slow_loader_ms": 5.0})
+    folder = supervisor.start("measured", settings)
     until(lambda: supervisor.summary(folder).steps, lambda steps: steps >= 10)
     yield folder
     if not supervisor.status(folder).state.is_over:
