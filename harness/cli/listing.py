@@ -31,7 +31,7 @@ from harness.store.reader import LogReader
 from harness.supervisor import RunSummary
 from harness.supervisor.measuring import measurement_json
 from harness.supervisor.origin import NO_OUTPUT, environment_text, origin_facts
-from harness.supervisor.ranks import read_all_ranks, read_rank_steps
+from harness.supervisor.ranks import parts_of, read_rank_steps, read_ranks
 from harness.supervisor.refit import refit_peak
 
 _EVENTS_SHOWN = 12
@@ -67,8 +67,9 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     overhead = overhead_of(folder, run)
     changes = changes_of(folder, run.status.state.is_over)
     measurements = measurements_of(folder, run.status.state.is_over)
-    ranks = read_all_ranks(folder, time.time())
-    comparison = compare_ranks(read_rank_steps(folder))
+    parts = parts_of(folder)
+    ranks = read_ranks(parts, time.time())
+    comparison = compare_ranks(read_rank_steps(parts))
     if arguments.is_json:
         sections = {
             "effective_settings": effective,

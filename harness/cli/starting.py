@@ -210,10 +210,10 @@ def train_run(arguments: Namespace, shell: Shell) -> int:
         from harness.remote import run as remote_run  # Without torch.
 
         return remote_run.execute(folder, shell.environ)
-    if folder.request().ranks > 1 and read_place(shell.environ) is None:
+    if folder.request().part.ranks > 1 and read_place(shell.environ) is None:
         from harness.ranks.launching import launch
 
-        return launch(folder, training_command(folder), folder.request().ranks)
+        return launch(folder, training_command(folder), folder.request().part.ranks)
     gc.disable()  # Objects created by importing torch live to the end; collections among them take 0.4 s.
     from harness.run import execute
 

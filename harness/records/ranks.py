@@ -7,7 +7,8 @@ MOST_RANKS = 1024
 
 
 class RankPart(NamedTuple):
-    """The processes of a run on one machine, whose ranks follow each other."""
+    """The processes of a run on one machine: their number, and the first of their ranks, which follow each
+    other."""
 
     ranks: int = 1
     first_rank: int = 0
@@ -15,6 +16,11 @@ class RankPart(NamedTuple):
     # and the number of processes on all machines.
     group_id: str | None = None
     size: int | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """True for the one process of a run."""
+        return self.ranks == 1 and self.group_id is None
 
 
 class RankPlace(NamedTuple):

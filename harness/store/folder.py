@@ -10,7 +10,7 @@ from typing import NamedTuple
 from harness.files.plain_json import json_object
 from harness.files.regular import read_end, read_whole, write_private
 from harness.records.imported import ImportOrigin
-from harness.records.ranks import MOST_RANKS
+from harness.records.ranks import MOST_RANKS, RankPart
 from harness.records.remote import RemoteRequest
 from harness.records.script import ScriptOrigin
 from harness.store.earlier_names import current_names
@@ -43,13 +43,8 @@ class RunRequest(NamedTuple):
     imported: ImportOrigin | None = None
     # Where it trains; None: on the machine of the home.
     remote: RemoteRequest | None = None
-    # The number of processes of its machine that train it together, and the rank of the first of them: with
-    # processes on other machines too, it is not 0.
-    ranks: int = 1
-    first_rank: int = 0
-    # Where there are such: the id that the runs of all machines have in common, and the number of processes.
-    group_id: str | None = None
-    size: int | None = None
+    # The processes of its machine that train it.
+    part: RankPart = RankPart()
 
 
 @dataclass(frozen=True)
@@ -198,15 +193,6 @@ def _to_request(folder: RunFolder, values: dict[str, object]) -> RunRequest:
         raise ValueError("created_unix_ns is not a time in nanoseconds")
     if not isinstance(settings, dict):
         raise ValueError("settings is not a JSON object")
-    ranks = values.get("ranks", 1)
-    if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
-        raise ValueError("ranks is not a number of processes")
-    first_rank = values.get("first_rank", 0)
-    if type(first_rank) is not int or not 0 <= first_rank <= MOST_RANKS:
-        raise ValueError("first_rank is not a rank")
-    group_id, size = values.get("group_id"), values.get("size")
-    if not isinstance(group_id, str | None) or not (size is None or type(size) is int):
-        raise ValueError("group_id and size are no group of ranks")
     return RunRequest(
         run_id=folder.run_id,
         name=shown_name(values.get("name"), folder.run_id),
@@ -216,11 +202,22 @@ def _to_request(folder: RunFolder, values: dict[str, object]) -> RunRequest:
         script=_shown(_to_origin(values.get("script"))),
         imported=_to_import(values.get("imported")),
         remote=_to_remote(values.get("remote")),
-        ranks=ranks,
-        first_rank=first_rank,
-        group_id=group_id,
-        size=size,
+        part=_to_part(values),
     )
+
+
+def _to_part(values: dict[str, object]) -> RankPart:
+    """Convert the fields of a request to the processes of its machine. Raises ValueError."""
+    ranks, first_rank, group_id, size = map(values.get, RankPart._fields, (1, 0, None, None))
+    if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
+        raise ValueError("ranks is not a number of processes")
+    if type(first_rank) is not int or not 0 <= first_rank <= MOST_RANKS:
+        raise ValueError("first_rank is not a rank")
+    if group_id is None:
+        return RankPart(ranks, first_rank)
+    if not isinstance(group_id, str) or type(size) is not int or not first_rank + ranks <= size <= MOST_RANKS:
+        raise ValueError("group_id and size are not those of several machines")
+    return RankPart(ranks, first_rank, group_id, size)
 
 
 def _to_origin(value: object) -> ScriptOrigin | None:
@@ -269,9 +266,6 @@ def write_request(folder: Path, request: RunRequest) -> None:
         "script": None if request.script is None else request.script._asdict(),
         "imported": None if request.imported is None else request.imported._asdict(),
         "remote": None if request.remote is None else request.remote._asdict(),
-        "ranks": request.ranks,
-        "first_rank": request.first_rank,
-        "group_id": request.group_id,
-        "size": request.size,
+        **request.part._asdict(),
     }
     write_private(folder / REQUEST, json.dumps(values, indent=1) + "\n")

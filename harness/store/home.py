@@ -198,7 +198,7 @@ class Home:
             settings.model_dump_json(),
             request_id,
             remote=remote,
-            **part._asdict(),
+            part=part,
         )
         return self._create(name, stem, request)
 
@@ -222,7 +222,7 @@ class Home:
             request_id,
             script=origin,
             remote=remote,
-            **part._asdict(),
+            part=part,
         )
         return self._create(name, printable(stem)[:_LONGEST_STEM], request)
 

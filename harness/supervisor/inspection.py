@@ -18,7 +18,7 @@ from harness.store.vital_signs import VitalSigns, read_vital_signs
 from harness.supervisor.children import OwnView
 from harness.supervisor.logs import LogCache, LogFacts
 from harness.supervisor.processes import find_process
-from harness.supervisor.ranks import read_all_ranks, read_ranks
+from harness.supervisor.ranks import read_ranks
 from harness.words import printable
 
 # A crash in native code writes every thread's stack after the line that names it.
@@ -82,9 +82,8 @@ def inspect_run(
         reported_message="" if signs is None else printable(signs.message),
     )
     status = derive_state(evidence)
-    if request.ranks > 1 or request.group_id is not None:
-        read = read_all_ranks if status.state.is_over else read_ranks
-        status = state_of_ranks(status, read(folder, now_unix_s))
+    if request.part.ranks > 1:
+        status = state_of_ranks(status, read_ranks([folder], now_unix_s))
     return RunInspection(request, status, log, running, locked, age_s, ended)
 
 

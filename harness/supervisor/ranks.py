@@ -1,12 +1,14 @@
 """The ranks of a run, from their logs, their locks and the exit codes that their parent recorded."""
 
 import json
+from collections.abc import Sequence
 
 from harness.analysis.ranks.states import RankFacts
 from harness.analysis.ranks.stragglers import WINDOW
 from harness.analysis.state import parse_state
 from harness.errors import LogError
 from harness.files.regular import read_whole
+from harness.records.ranks import RankPart
 from harness.records.run import StepRow
 from harness.store.folder import RunFolder
 from harness.store.home import Home
@@ -22,46 +24,44 @@ _STEPS = 2 * WINDOW
 def parts_of(folder: RunFolder) -> list[RunFolder]:
     """Return the runs of all machines that train together with that of `folder`, as far as they are in its
     home, by their first ranks; `folder` alone for a run on one machine."""
-    group_id = folder.request().group_id
+    group_id = folder.request().part.group_id
     if group_id is None:
         return [folder]
     runs = Home(folder.path.parents[1]).runs()
-    others = [run for run in runs if run != folder and run.request().group_id == group_id]
+    others = [run for run in runs if run != folder and run.request().part.group_id == group_id]
     # Where the same part was imported more than once the last one counts; `folder` itself in any case.
-    parts = {run.request().first_rank: run for run in (*reversed(others), folder)}
+    parts = {run.request().part.first_rank: run for run in (*reversed(others), folder)}
     return [run for _, run in sorted(parts.items())]
 
 
-def read_ranks(folder: RunFolder, now_unix_s: float) -> list[RankFacts]:
-    """Return the facts of the ranks on the machine of a run; empty for a run of one process."""
-    request = folder.request()
-    if request.ranks < 2 and request.group_id is None:
-        return []
-    codes = _returncodes(folder)
-    return [
-        _facts(RunFolder(folder.path, at), request.first_rank + at, codes.get(at), now_unix_s)
-        for at in range(request.ranks)
-    ]
+def read_ranks(parts: Sequence[RunFolder], now_unix_s: float) -> list[RankFacts]:
+    """Return the facts of the ranks of these parts of a run; empty for a run of one process."""
+    facts = []
+    for folder, part in _with_ranks(parts):
+        codes = _returncodes(folder)
+        for at in range(part.ranks):
+            of_rank = RunFolder(folder.path, at)
+            facts.append(_facts(of_rank, part.first_rank + at, codes.get(at), now_unix_s))
+    return facts
 
 
-def read_all_ranks(folder: RunFolder, now_unix_s: float) -> list[RankFacts]:
-    """As `read_ranks`, with those of other machines whose runs are in the same home."""
-    return [facts for part in parts_of(folder) for facts in read_ranks(part, now_unix_s)]
-
-
-def read_rank_steps(folder: RunFolder) -> dict[int, list[StepRow]]:
-    """Return the newest steps of each rank that can be read, of all machines as `read_all_ranks`; empty for a
-    run of one process."""
+def read_rank_steps(parts: Sequence[RunFolder]) -> dict[int, list[StepRow]]:
+    """Return the newest steps of each rank of these parts of a run that can be read; empty for a run of one
+    process."""
     steps: dict[int, list[StepRow]] = {}
-    for part in parts_of(folder):
-        request = part.request()
-        for at in range(request.ranks if request.ranks > 1 or request.group_id else 0):
+    for folder, part in _with_ranks(parts):
+        for at in range(part.ranks):
             try:
-                with LogReader(part.rank_log(at), total_limit_s=_LIMIT_S) as reader:
-                    steps[request.first_rank + at] = reader.last_steps(_STEPS)
+                with LogReader(folder.rank_log(at), total_limit_s=_LIMIT_S) as reader:
+                    steps[part.first_rank + at] = reader.last_steps(_STEPS)
             except LogError:
                 continue
     return steps
+
+
+def _with_ranks(parts: Sequence[RunFolder]) -> list[tuple[RunFolder, RankPart]]:
+    pairs = [(folder, folder.request().part) for folder in parts]
+    return [(folder, part) for folder, part in pairs if not part.is_alone]
 
 
 def _facts(folder: RunFolder, rank: int, returncode: int | None, now_unix_s: float) -> RankFacts:

@@ -81,7 +81,7 @@ def test_ranks_of_several_machines_are_compared_where_their_runs_are_in_one_home
         assert sentence in unescaped(app)
 
 
-def test_ranks_whose_runs_are_elsewhere_are_said(home: Home, open_page: Open) -> None:
+def test_ranks_with_runs_elsewhere_are_said(home: Home, open_page: Open) -> None:
     part = RankPart(1, 3, "a group", 4)
     folder = home.create("the last", Settings(model="mlp"), time.time_ns(), part=part)
     write_log(folder.log, steps_of_ranks(1)[0])

@@ -21,7 +21,7 @@ from harness.store.home import Home
 from harness.store.liveness import is_alive
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
-from harness.supervisor.ranks import read_all_ranks, read_rank_steps, read_ranks
+from harness.supervisor.ranks import parts_of, read_rank_steps, read_ranks
 from tests.e2e.serving import free_port
 from tests.supervision import last_step, until
 from tests.warm_start import fork_training
@@ -156,7 +156,7 @@ def test_a_script_trains_in_two_processes_as_without_stepscope(tmp_path: Path, w
     watched = _run([*watch, str(_SCRIPT)], tmp_path)
     assert (watched.returncode, watched.stdout) == (0, bare.stdout), watched.stderr
     (folder,) = Home(tmp_path).runs()
-    assert folder.request().ranks == 2
+    assert folder.request().part.ranks == 2
     assert [last_step(RunFolder(folder.path, rank)) for rank in _RANKS] == [40, 40]
     assert Supervisor(Home(tmp_path)).status(folder).state is RunState.FINISHED
 
@@ -181,7 +181,7 @@ def test_each_machine_has_a_run_of_its_ranks_and_commands_of_both_reach_all(tmp_
         folders = [until(home.runs, bool)[0] for home in homes]
         ranks = [RunFolder(folder.path, rank) for folder in folders for rank in _RANKS]
         until(lambda: min(map(last_step, ranks)), lambda step: step >= 5)
-        assert sorted(folder.request().first_rank for folder in folders) == [0, 2]
+        assert sorted(folder.request().part.first_rank for folder in folders) == [0, 2]
         for folder, rate in zip(folders, (0.002, 0.003), strict=True):
             of_home = Supervisor(Home(folder.path.parents[1]))
             sent = of_home.send(folder, CommandKind.SET, {"learning_rate": rate})
@@ -195,13 +195,14 @@ def test_each_machine_has_a_run_of_its_ranks_and_commands_of_both_reach_all(tmp_
         assert len(set(map(last_step, ranks))) == 1
         for home, folder in zip(homes, folders, strict=True):
             assert Supervisor(home).status(folder).state is RunState.STOPPED
-            assert [facts.rank for facts in read_ranks(folder, 0.0)] == [
-                folder.request().first_rank + at for at in _RANKS
+            assert [facts.rank for facts in read_ranks([folder], 0.0)] == [
+                folder.request().part.first_rank + at for at in _RANKS
             ]
         imported = import_folder(homes[0], folders[1].path)
         for folder in (folders[0], imported.folder):
-            assert sorted(facts.rank for facts in read_all_ranks(folder, 0.0)) == [0, 1, 2, 3]
-            assert sorted(read_rank_steps(folder)) == [0, 1, 2, 3]
+            parts = parts_of(folder)
+            assert [facts.rank for facts in read_ranks(parts, 0.0)] == [0, 1, 2, 3]
+            assert sorted(read_rank_steps(parts)) == [0, 1, 2, 3]
     finally:
         for process in processes:
             process.kill()

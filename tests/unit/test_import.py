@@ -79,8 +79,8 @@ def test_the_logs_of_all_ranks_come_along_with_their_numbers(home: Home, elsewhe
         write_log(source.rank_log(at), rows)
     source.rank_log(2).write_bytes(b"no log")
     imported = import_folder(home, source.path)
-    assert [facts.rank for facts in read_ranks(imported.folder, 0.0)] == [4, 5, 6]
-    assert {rank: len(rows) for rank, rows in read_rank_steps(imported.folder).items()} == {4: 100, 5: 100}
+    assert [facts.rank for facts in read_ranks([imported.folder], 0.0)] == [4, 5, 6]
+    assert {rank: len(rows) for rank, rows in read_rank_steps([imported.folder]).items()} == {4: 100, 5: 100}
     (note,) = imported.notes
     assert note.startswith("log.rank2.sqlite3 left out: ")
     assert not imported.folder.rank_log(2).exists()
