@@ -2,7 +2,7 @@
 `python collector_process.py MODE NODE_HOME -m harness _run FOLDER`. MODE is that of `tests.fake_training`, or
 "script": then the node really runs the script of the run.
 While there is a file `dead` in NODE_HOME the node has died; with `silent` its answers are lost; with
-`waiting` it has not begun."""
+`waiting` it has not begun; with `late` each answer comes with the next request, as those of a slow link."""
 
 import sys
 from collections.abc import Mapping
@@ -22,15 +22,22 @@ class Link:
     def __init__(self, run: NodeRun, home: Path) -> None:
         self._run = run
         self._home = home
+        self._late: News | None = None
+        self._was_late = False
 
     def pull(self, request: Pull, timeout_s: float) -> News:
         if (self._home / "dead").exists():
             raise NodeLostError("the node died")
         if (self._home / "waiting").exists():
             raise NodeSilentError("no node is free")
-        news = self._run.pull(request)
+        news, self._late = self._late, None
+        news = news or self._run.pull(request)
         if (self._home / "silent").exists():
             raise NodeSilentError("no answer")
+        if (self._home / "late").exists() and not self._was_late:
+            self._late, self._was_late = news, True
+            raise NodeSilentError("no answer yet")
+        self._was_late = False
         return news
 
     def signal(self, number: int) -> None:

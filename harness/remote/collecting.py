@@ -88,39 +88,48 @@ class Collector:
             signal.signal(number, forward)
 
     def _collect(self, node: RemoteNode, alive: Liveness, control: ControlLog, replica: LogReplica) -> int:
-        alive.signs.set_outcome(RunState.LAUNCHING, "Waits for a machine of the cluster that is free for it.")
-        has_begun = False
+        news = self._wait_for_machine(node, alive, control, replica)
+        if news is None:
+            return _EXIT_OK
+        alive.signs.set_outcome(RunState.LAUNCHING, f"Starting on {news.host}.")
         while True:
-            if not has_begun and (self._signals or _is_stopped(control)):
-                alive.signs.set_outcome(
-                    RunState.STOPPED, "Stopped on request, before a machine was free for it."
-                )
-                return _EXIT_OK
+            if news is not None:
+                alive.beat()  # Without a beat for a while the run shows as not responding.
+                alive.signs.step_finished(news.finished_step)
+                if news.returncode is not None and not _has_more(news):
+                    return self._finish(news, replica)
+            is_behind = news is not None and news.rows is not None and not news.rows.is_complete
+            self._sleep(0.0 if is_behind else PERIOD_S)
             while self._signals:
                 node.signal(self._signals.pop(0))
-            try:
-                news = self._pull(node, control, replica, _TIMEOUT_S if has_begun else _WAITING_S)
-            except NodeSilentError:
-                if not has_begun:
-                    alive.beat()  # The engine has not placed it yet.
-                self._sleep(PERIOD_S)
-                continue  # Without a beat: after a while the run shows as not responding.
-            if not has_begun:
-                alive.signs.set_outcome(RunState.LAUNCHING, f"Starting on {news.host}.")
-                has_begun = True
-            alive.beat()
-            alive.signs.step_finished(news.finished_step)
-            if news.returncode is not None and not _has_more(news):
-                return self._finish(news, replica)
-            self._sleep(PERIOD_S if news.rows is None or news.rows.is_complete else 0.0)
+            news = self._pull(node, control, replica, _TIMEOUT_S)
 
-    def _pull(self, node: RemoteNode, control: ControlLog, replica: LogReplica, timeout_s: float) -> News:
-        """Pass the commands on, and write what is new."""
+    def _wait_for_machine(
+        self, node: RemoteNode, alive: Liveness, control: ControlLog, replica: LogReplica
+    ) -> News | None:
+        """Return the first news; None if the run was stopped before a machine was free for it."""
+        alive.signs.set_outcome(RunState.LAUNCHING, "Waits for a machine of the cluster that is free for it.")
+        while not self._signals and not _is_stopped(control):
+            if (news := self._pull(node, control, replica, _WAITING_S)) is not None:
+                return news
+            alive.beat()
+            self._sleep(PERIOD_S)
+        alive.signs.set_outcome(RunState.STOPPED, "Stopped on request, before a machine was free for it.")
+        return None
+
+    def _pull(
+        self, node: RemoteNode, control: ControlLog, replica: LogReplica, timeout_s: float
+    ) -> News | None:
+        """Pass the commands on, and write what is new; None: the node has not answered in time."""
         commands = control.commands(self._commands_read)
+        last = commands[-1][0] if commands else self._commands_read
         rows = [command for _, command in commands]
-        news = node.pull(Pull(replica.marks, self._output_bytes, rows), timeout_s)
-        # Only now: a command that may not have arrived is sent again.
-        self._commands_read = commands[-1][0] if commands else self._commands_read
+        try:
+            news = node.pull(Pull(replica.marks, self._output_bytes, rows, last), timeout_s)
+        except NodeSilentError:
+            return None
+        # Those of a later request than the answered one are sent again.
+        self._commands_read = news.commands_read
         self._host = news.host
         if news.rows is not None:
             replica.apply(news.rows)

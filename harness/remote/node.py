@@ -100,6 +100,7 @@ class NodeRun(Closing):
         signs = read_vital_signs(self._folder.alive)
         return News(
             socket.gethostname(),
+            request.commands_read,
             read_rows(self._folder.log, request.marks),
             _read_from(self._folder.output, request.output_bytes),
             0 if signs is None else signs.finished_step,

@@ -1,4 +1,4 @@
-"""The nodes whose GPUs are large enough for a run, as a pure function of their sizes and predictions."""
+"""The nodes with GPUs that are large enough for a run, as a pure function of their sizes and predictions."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -18,7 +18,6 @@ class GpuNode(NamedTuple):
     """A node with GPUs. Ray gives a run any of them, so the smallest counts; None if none responds."""
 
     node_id: str
-    host: str
     smallest: GpuSize | None
 
 

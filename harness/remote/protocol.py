@@ -22,17 +22,20 @@ class NodeRequest(NamedTuple):
 
 class Pull(NamedTuple):
     """A request for news: the rows after `marks`, the output after `output_bytes`. `commands` are for the
-    run; a command that arrives twice is one."""
+    run, `commands_read` is the number of the last of them; a command that arrives twice is one."""
 
     marks: Marks
     output_bytes: int
     commands: Sequence[CommandRow]
+    commands_read: int = 0
 
 
 class News(NamedTuple):
-    """The news of a run."""
+    """The news of a run, in answer to one request, which may be an earlier one than the last."""
 
     host: str
+    # The number of the last command that the request had.
+    commands_read: int
     # None while there is no log.
     rows: NewRows | None
     output: bytes

@@ -79,10 +79,7 @@ class RayCluster:
         ]
         if tasks:
             self._ray.wait(tasks, num_returns=len(tasks), timeout=_SIZES_S)
-        return [
-            GpuNode(node["NodeID"], node["NodeManagerHostname"], self._size(task))
-            for node, task in zip(nodes, tasks, strict=True)
-        ]
+        return [GpuNode(node["NodeID"], self._size(task)) for node, task in zip(nodes, tasks, strict=True)]
 
     def _size(self, task: Any) -> GpuSize | None:
         """Return the answer of a node; None: it has given none, so that its GPUs are not known."""

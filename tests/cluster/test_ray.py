@@ -250,7 +250,7 @@ def test_a_node_with_gpus_that_no_driver_lists_may_have_any(ray: RayBench) -> No
         num_cpus=0, num_gpus=1, include_dashboard=False, object_store_memory=_MEMORY_BYTES
     )
     (gpu_node,) = RayCluster(os.environ).gpu_nodes()
-    assert gpu_node == GpuNode(node.node_id, socket.gethostname(), smallest_gpu())
+    assert gpu_node == GpuNode(node.node_id, smallest_gpu())
     ray.cluster.remove_node(node)
 
 

@@ -23,7 +23,9 @@ from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
 from harness.supervisor.launch import Process, spawn
+from harness.tune.trial_run import WarmRun
 from tests.supervision import PATIENT, ROOT, SETTINGS, SupervisorBench, last_step, until
+from tests.tune_factories import a_tune
 
 pytestmark = pytest.mark.slow
 
@@ -156,6 +158,38 @@ def test_a_run_that_waited_for_a_node_trains(remote: RemoteBench) -> None:
     (remote.node_home / "waiting").unlink()
     until(lambda: last_step(folder), bool)
     assert remote.supervisor.status(folder).state is RunState.RUNNING
+    remote.supervisor.stop(folder)
+
+
+def test_a_tune_waits_until_a_machine_trains_its_run_and_keeps_to_that_machine(remote: RemoteBench) -> None:
+    waiting = remote.node_home / "waiting"
+    waiting.touch()
+    warm = WarmRun(remote.supervisor, remote.start("obey"), SETTINGS)
+    polls = []
+
+    def poll() -> bool:
+        polls.append(warm.host)
+        if len(polls) == 5:
+            waiting.unlink()
+        return False
+
+    assert warm.wait_until_placed(poll) > 4 * 0.2
+    assert set(polls) == {None}
+    assert warm.host == "here"
+    assert a_tune(engine="ray", host=warm.host).remote == RemoteRequest("ray", host="here")
+    warm.close()
+
+
+def test_a_command_that_follows_a_request_without_an_answer_yet_arrives(remote: RemoteBench) -> None:
+    folder = remote.start("obey")
+    until(lambda: last_step(folder), bool)
+    (remote.node_home / "late").touch()
+    sent = []
+    for _ in range(8):
+        sent.append(remote.supervisor.send(folder, CommandKind.PAUSE))
+        time.sleep(0.3)
+    with ControlLog(remote.there(folder)) as control:
+        until(lambda: [row.command_id for _, row in control.commands()], sent.__eq__)
     remote.supervisor.stop(folder)
 
 

@@ -1,4 +1,4 @@
-"""The nodes whose GPUs are large enough for a run."""
+"""The nodes with GPUs that are large enough for a run."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from harness.settings.resolve import resolve
 from tests.queue_factories import a_prediction
 
 SMALL, LARGE = GpuSize("a small GPU", 8 << 30), GpuSize("a large GPU", 80 << 30)
-NODES = [GpuNode("1", "one", SMALL), GpuNode("2", "two", LARGE), GpuNode("3", "three", None)]
+NODES = [GpuNode("1", SMALL), GpuNode("2", LARGE), GpuNode("3", None)]
 SETTINGS = resolve({"model": "mlp"})
 
 
