@@ -12,7 +12,9 @@ from harness.records.remote import RemoteRequest
 from harness.settings.resolve import resolve
 from harness.store.folder import REQUEST
 from harness.store.home import Home
+from harness.tune.folder import create_tune
 from tests.script_factories import an_origin
+from tests.tune_factories import a_tune
 
 
 @pytest.fixture
@@ -93,6 +95,13 @@ def test_what_follows_a_script_is_the_scripts() -> None:
 @pytest.mark.parametrize("words", [["run", "--on", "ray", "mlp"], ["run", "mlp"], ["list"]])
 def test_words_without_a_script_stay_as_they_are(words: list[str]) -> None:
     assert split_remote_script(words) == (words, None)
+
+
+def test_a_tune_continues_where_it_began(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = create_tune(home, 1.0)
+    folder.write(a_tune()._replace(tune_id=folder.tune_id))
+    assert main(["tune", "--resume", folder.tune_id, "--on", "ray"]) == 2
+    assert f"The tune {folder.tune_id} trains on this machine" in capsys.readouterr().err
 
 
 def test_the_command_of_a_script_is_read_as_it_was_given(home: Home) -> None:
