@@ -26,13 +26,13 @@ $(VENV)/.runtime: requirements.txt constraints.txt pyproject.toml
 	$(BIN)/python -c "$(COMPILED)"
 	@touch $@
 
-# Torch is half of the files, so that another pip fetches the rest meanwhile; the last one has what other systems
-# need besides. What the tests import, and the tests themselves, are compiled once, before every
-# worker would do it.
+# Torch is half of the files, so that another pip installs the rest meanwhile. Only the last pip decides: where a
+# pin is not for this system the others may fail. What the tests import, and the tests themselves, are compiled
+# once, before every worker would do it.
 $(VENV)/.dev: requirements.txt constraints.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@grep -v '^torch==' constraints.txt >$(VENV)/others.txt
-	@$(PIP) --no-deps torch & $(PIP) --no-deps -r $(VENV)/others.txt; code=$$?; wait $$! && exit $$code
+	@$(PIP) --no-deps torch & $(PIP) --no-deps -r $(VENV)/others.txt; wait
 	$(PIP) -e '.[dev]'
 	@$(BIN)/python -m pytest --collect-only --quiet >$(VENV)/collected.log 2>&1 & \
 	  $(BIN)/python -c "$(COMPILED)"; code=$$?; wait; exit $$code
