@@ -5,6 +5,8 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import exp, log
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
@@ -33,8 +35,10 @@ from tests.bench.rig import Recording
 # The learning rate is measured, which no step's time depends on.
 _RATES = (0.0010, 0.0011)
 _MANY_STEPS = 10_000_000
-# Between two measurements.
-_REST_S = 2.0
+# Between two measurements, and before the first one, where the rounds are corrected.
+_REST_S, _FIRST_REST_S = 6.0, 15.0
+# Steps of a stretch with either call, and the first of them, which do not count.
+_STRETCH, _UNSETTLED = 40, 5
 # Rounds that both arms compute, as a share of the step.
 _LEAST = 0.02
 # After this the measurement counts as failed.
@@ -78,7 +82,7 @@ class Result(NamedTuple):
 
     kind: str
     model: str
-    # The share that the added work really is of the step, by the clock.
+    # The share by which the added work really makes a step longer, by a clock of its own.
     truth: float
     word: str
     effect: float | None
@@ -115,15 +119,21 @@ class Result(NamedTuple):
 
 
 class MeasuredWorkload(Workload):
-    """A model whose forward pass also computes rounds of SHA-256, see `tests.bench.effect_runs`: more in
-    arm B, and more and more during a measurement. Both arms make the same calls, and each call is timed, so
-    that what it really adds to a step of arm B is known (`added_ns`)."""
+    """A model with a forward pass that also computes rounds of SHA-256, see `tests.bench.effect_runs`: more
+    in arm B, and more and more during a measurement. Both arms make the same calls.
+
+    What the longer calls add to a step is more than they take themselves, because what follows is slower too.
+    So it is measured on whole steps, by a clock of its own, in the rests after the measurements, where
+    stretches of steps with either call take turns (`truth`).
+    """
 
     def prepare(self, work: Work, kind: Kind) -> None:
         """Begin to add work."""
         self._work, self._kind = work, kind
         self._expected_s = 2 * looks(DEFAULT_PAIRS)[0] * (BLOCK_NS + DISCARDED_NS) / 1e9
         self._least = self._more = self._most = 0
+        self._log_ratios: list[float] = []
+        self._is_corrected = False
         if kind.effect or kind.drift:
             self._least = round(_LEAST * work.step_ns / work.round_ns)
             self._more = round(kind.effect * work.step_ns / work.round_ns)
@@ -134,25 +144,27 @@ class MeasuredWorkload(Workload):
     def rest(self) -> None:
         """Until the next measurement, use the rounds of both arms in turns."""
         self._is_resting = True
-        self._began_ns = 0
-        self._steps_ns: list[int] = []
-        self._calls_ns: tuple[list[int], list[int]] = ([], [])
+        self._began_ns: list[int] = []
 
-    def measurement_begins(self) -> None:
-        """Begin the drift anew, and correct the rounds of arm B by what they took during the rest, in this
-        very process and beside all its threads."""
-        if self._kind.effect and self._calls_ns[True]:
-            step_ns = quantiles(self._steps_ns, n=20)[0] - median(self._calls_ns[True])
-            self._more = max(1, round(self._kind.effect * step_ns * self._more / self.added_ns))
+    def end_rest(self) -> None:
+        """Begin the drift anew. After the first rest, correct the rounds of arm B by what they added in it:
+        in this very process and beside all its threads."""
         self._is_resting = False
-        self._calls_ns = ([], [])
         self._began_s = time.monotonic()
+        if not self._kind.effect:
+            return
+        compared = log_ratios(self._began_ns)
+        if self._is_corrected:
+            self._log_ratios += compared
+        else:
+            self._is_corrected = True
+            added = max(exp(median(compared)) - 1, 0.1 * self._kind.effect)
+            self._more = max(1, round(self._more * self._kind.effect / added))
 
     @property
-    def added_ns(self) -> float:
-        """What a step of arm B takes longer because of the added rounds."""
-        without, with_effect = self._calls_ns
-        return median(with_effect) - median(without)
+    def truth(self) -> float:
+        """The share by which a step of arm B takes longer, from all rests but the first; 0 without work."""
+        return exp(median(self._log_ratios)) - 1 if self._log_ratios else 0.0
 
     def reconfigure(self, settings: Settings) -> None:
         """As any workload, which has a new forward pass then."""
@@ -166,20 +178,26 @@ class MeasuredWorkload(Workload):
         def forward(inputs: Tensor, targets: Tensor) -> Tensor:
             is_more = self.settings.learning_rate == _RATES[1]
             if self._is_resting:
-                now_ns = clock_ns()
-                is_more = len(self._steps_ns) % 2 == 0
-                self._steps_ns.append(now_ns - self._began_ns)
-                self._began_ns = now_ns
+                is_more = len(self._began_ns) // _STRETCH % 2 == 0
+                self._began_ns.append(clock_ns())
             rounds = self._least + is_more * self._more
             if self._most and not self._is_resting:
                 rounds += round(min(1.0, (time.monotonic() - self._began_s) / self._expected_s) * self._most)
             if rounds:
-                began_ns = clock_ns()
                 compute(rounds)
-                self._calls_ns[is_more].append(clock_ns() - began_ns)
             return plain(inputs, targets)
 
         self.forward = forward
+
+
+def log_ratios(began_ns: Sequence[int]) -> list[float]:
+    """Compare neighboring stretches of steps with the more and the fewer rounds, by the times at which the
+    steps began: the logarithms of the ratios of their undisturbed steps. A stretch with more comes first."""
+    lows: list[float] = []
+    for begin in range(0, len(began_ns) - _STRETCH, _STRETCH):
+        stretch = began_ns[begin + _UNSETTLED : begin + _STRETCH + 1]
+        lows.append(quantiles((end - start for start, end in pairwise(stretch)), n=10)[0])
+    return [log(more / less) for more, less in zip(lows[::2], lows[1::2], strict=False)]
 
 
 def measure(plan: Plan, folder: Path) -> list[Result]:
@@ -196,10 +214,9 @@ def measure(plan: Plan, folder: Path) -> list[Result]:
     workload = MeasuredWorkload(settings, device, build_model(settings, source.shape), source)
     work = calibrate(workload)
     workload.prepare(work, kind)
-    added: list[float] = []
     try:
         with hogs(kind.hogs, plan.seed), Recording(workload, device, folder) as recording:
-            requests = _requests(plan, folder, workload, recording, added)
+            requests = _requests(plan, folder, workload, recording)
 
             def around(steps: Steps) -> None:
                 proceed = steps.proceed
@@ -216,16 +233,13 @@ def measure(plan: Plan, folder: Path) -> list[Result]:
         workload.close()
     with LogReader(folder / "log.sqlite3") as reader:
         return [
-            _result(plan, read_measurement(reader, number + 1), added_ns)
-            for number, added_ns in enumerate(added)
+            _result(plan, read_measurement(reader, number + 1), workload.truth)
+            for number in range(plan.measurements)
         ]
 
 
-def _requests(
-    plan: Plan, folder: Path, workload: MeasuredWorkload, recording: Recording, added: list[float]
-) -> Iterator[None]:
-    """Queried before each step: sends one request after the other, and then the end. What the steps of arm B
-    took longer is appended to `added`, in nanoseconds."""
+def _requests(plan: Plan, folder: Path, workload: MeasuredWorkload, recording: Recording) -> Iterator[None]:
+    """Queried before each step: sends one request after the other, and then the end."""
     with ControlLog(RunFolder(folder)) as control:
 
         def send(kind: CommandKind, name: str, values: dict[str, Any]) -> None:
@@ -233,16 +247,18 @@ def _requests(
 
         for number in range(plan.measurements):
             workload.rest()
-            yield from _until(time.monotonic() + _REST_S)
+            yield from _until(time.monotonic() + (_REST_S if number else _FIRST_REST_S))
             request = MeasureRequest({"learning_rate": _RATES[1]})
             send(CommandKind.MEASURE, f"m{plan.seed}-{number}", request._asdict())
             deadline_s = time.monotonic() + _MOST_S
             while not recording.measuring.is_capturing and time.monotonic() < deadline_s:
                 yield
-            workload.measurement_begins()
+            workload.end_rest()
             while recording.measuring.is_capturing and time.monotonic() < deadline_s:
                 yield
-            added.append(workload.added_ns if KINDS[plan.kind].effect else 0.0)
+        workload.rest()
+        yield from _until(time.monotonic() + _REST_S)
+        workload.end_rest()
         send(CommandKind.STOP, "stop", {})
         while True:
             yield
@@ -253,14 +269,13 @@ def _until(moment_s: float) -> Iterator[None]:
         yield
 
 
-def _result(plan: Plan, measurement: Measurement | None, added_ns: float) -> Result:
+def _result(plan: Plan, measurement: Measurement | None, truth: float) -> Result:
     assert measurement is not None
     assert measurement.end is not None
     assert measurement.end.state == MeasurementEnd.COMPLETED, measurement.end.message
     main = measurement.effect.main
     throughput = next(figure for figure in measurement.effect.figures if figure.kind is THROUGHPUT)
     seconds = (measurement.end.t_ns - measurement.plan.t_ns) / 1e9
-    truth = added_ns / main.before if added_ns and main.before else 0.0
     return Result(
         plan.kind,
         plan.model,
