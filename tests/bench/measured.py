@@ -92,7 +92,7 @@ def _figures(results: Sequence[Result]) -> Iterator[Figure]:
             continue
         name = _NAMES[kind.name]
         if kind.effect:
-            yield Figure(f"{name}: added, by the clock", [100 * result.truth for result in some], "%")
+            yield Figure(f"{name}: longer by", [100 * result.truth for result in some], "%")
             yield _percentage(f"{name}: found", some, "is_found", LEAST_FOUND_PCT, True)
             yield _percentage(f"{name}: wrong sign", some, "has_wrong_sign", 0.0, False)
         else:
