@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from harness.attach.batches import sizes_of
 from harness.attach.guard import ScriptGuard
@@ -66,7 +66,13 @@ class StepEntries:
         self.plain = plain
         self.guard = guard
         self._early = early
+        self._end_quiet_step: Callable[[], bool] = _no_step
         self._model_ids: set[int] = set()
+
+    def follow(self, observation: PlainObservation | None) -> None:
+        """Pass the events to `observation` from now on; None: the training has ended."""
+        self.observation = observation
+        self._end_quiet_step = _no_step if observation is None else observation.quiet.end
 
     def add_models(self, models: Iterable[nn.Module]) -> None:
         """Follow the calls of `models` too."""
@@ -119,7 +125,7 @@ class StepEntries:
 
         @wraps(original)
         def call(model: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
-            if is_compiling():  # In a function that is compiled nothing of ours may be traced.
+            if is_dynamo_compiling():  # In a function that is compiled nothing of ours may be traced.
                 return model._call_impl(*inputs, **kwargs) if is_torch else original(model, *inputs, **kwargs)
             is_next = len(times_ns) == ARRIVED and id(model) == plain.model_id
             if not (is_next and get_ident() == guard.thread and model.training and _is_grad_enabled()):
@@ -130,7 +136,10 @@ class StepEntries:
             else:
                 plain.sizes = sizes_of(inputs or tuple(kwargs.values()))
             times_ns.append(plain.now())
-            output = original(model, *inputs, **kwargs)
+            if kwargs or len(inputs) != 1:
+                output = original(model, *inputs, **kwargs)
+            else:  # As nearly always, and without further tuples and frames of C.
+                output = original(model, tensor)
             if len(times_ns) == CALLED:
                 times_ns.append(plain.now())
             else:
@@ -144,7 +153,8 @@ class StepEntries:
     ) -> Any:
         """Return the output of a model in a step that is not plain."""
         observation, guard = self.observation, self.guard
-        if observation is None or get_ident() != guard.thread or id(model) not in self._model_ids:
+        is_ours = observation is not None and get_ident() == guard.thread and id(model) in self._model_ids
+        if observation is None or not is_ours or is_compiling():
             return original(model, *inputs, **kwargs)
         guard.run(observation.forward_began, model, inputs or tuple(kwargs.values()))
         output = observation.run_forward(partial(original, model, *inputs, **kwargs))
@@ -166,7 +176,9 @@ class StepEntries:
             if not (is_next and get_ident() == guard.thread and not tensors.dim() and tensors.is_cpu):
                 return self._compute_gradients(partial(original, tensors, *args, **kwargs), tensors)
             try:
-                plain.loss = tensors.item() if plain.is_recorded else None
+                # In a third of the time of `item`, which is an operation of its own.
+                loss = tensors.tolist() if plain.is_recorded else None
+                plain.loss = loss if type(loss) is float else None
             except Exception as error:  # noqa: BLE001  # see the module's docstring
                 guard.failed(error)
             times_ns.append(plain.now())
@@ -227,16 +239,24 @@ class StepEntries:
 
     def update_ended(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         """An optimizer has stepped. Raises ScriptStopped where the run is to end."""
-        observation = self.observation
-        if observation is None or get_ident() != self.guard.thread:
+        if get_ident() != self.guard.thread:
             return
         try:
-            if len(self.plain.times_ns) == UPDATE_BEGAN:
+            is_plain = len(self.plain.times_ns) == UPDATE_BEGAN
+            if is_plain and self._end_quiet_step():
+                return
+            if (observation := self.observation) is None:
+                return
+            if is_plain:
                 observation.plain_step_ended()
             else:
                 observation.update_ended(optimizer)
         except Exception as error:  # noqa: BLE001
             self.guard.failed(error)
+
+
+def _no_step() -> bool:
+    return False
 
 
 def _first_of(tensors: Iterable[Any]) -> Tensor | None:

@@ -17,6 +17,8 @@ class ScriptGuard:
         thread: the identifier of the thread that is followed; None: any, before training has begun.
     """
 
+    __slots__ = ("is_on", "message", "report", "thread")
+
     def __init__(self) -> None:
         self.is_on = True
         self.message: str | None = None

@@ -9,8 +9,6 @@ from harness.attach.guard import ScriptGuard
 from harness.attach.passes import LoaderPass
 from harness.attach.plain_step import PlainStep
 
-_PLAIN = (tuple, list)
-
 
 class BatchEvents(Protocol):
     """The receiver of batches, see `harness.attach.entries.StepEntries`."""
@@ -40,33 +38,29 @@ class ScriptIterator:
 
     def __init__(self, batches: LoaderPass, events: BatchEvents) -> None:
         self._pass = batches
-        self._events = events
-        self._plain = events.plain
-        self._guard = events.guard
+        # In one, because `__getattr__` makes each look at an attribute a slow one.
+        self._parts = batches, events.plain, events.guard, events
 
     def __iter__(self) -> "ScriptIterator":
         return self
 
     def __next__(self) -> Any:
-        batches, plain = self._pass, self._plain
+        batches, plain, guard, events = self._parts
         times_ns = plain.times_ns
-        if plain.batches is not batches or times_ns or get_ident() != self._guard.thread:
-            return self._events.next_batch(batches)
+        if plain.batches is not batches or times_ns or get_ident() != guard.thread:
+            return events.next_batch(batches)
         now = plain.now
         times_ns.append(now())
         try:
             batch = next(batches.batches)
         except BaseException as error:
-            self._events.batch_missed(batches, error)
+            events.batch_missed(batches, error)
             raise
         if len(times_ns) != 1:  # The dataset has a training of its own.
-            return self._events.arrived(batches, batch)
+            return events.arrived(batches, batch)
         times_ns.append(now())
-        if not batches.axis and type(batch) in _PLAIN and batch and type(tensor := batch[0]) is Tensor:
-            shape = tensor.shape
-            plain.samples = shape[0] if shape else self._events.count_samples(batches, batch)
-        else:
-            plain.samples = self._events.count_samples(batches, batch)
+        is_plain = type(batch) is list and batch and type(tensor := batch[0]) is Tensor and not batches.axis
+        plain.samples = tensor.size(0) if is_plain and tensor.dim() else events.count_samples(batches, batch)
         return batch
 
     def __len__(self) -> int:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from harness.attach.plain_step import ARRIVED
 
 
@@ -16,13 +18,17 @@ class StepUnderWay:
         has_begun: whether anything of the step under way has happened, unless it is a plain one.
         has_trained: whether a model was called for training in it.
         plain_ns: the times of the events of a plain step, see `harness.attach.plain_step`.
+        logged_loss: the loss of the step under way that the script logs, in place of that of backward.
     """
+
+    __slots__ = ("ended", "has_begun", "has_trained", "logged_loss", "plain_ns")
 
     def __init__(self, plain_ns: Sequence[int] = ()) -> None:
         self.ended = 0
         self.has_begun = False
         self.has_trained = False
         self.plain_ns = plain_ns
+        self.logged_loss: float | Tensor | None = None
 
     @property
     def is_begun(self) -> bool:

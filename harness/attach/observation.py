@@ -42,7 +42,6 @@ class Observation:
         cycle, manual: decide where a step ends; manual is None where optimizers decide.
         rates: the factor of learning rates.
         is_discovering: whether models are to be searched for after the next update.
-        logged_loss: the loss of the step under way that the script logs, in place of that of backward.
         step: the number of the step under way.
         model_id: the id of the first model of the newest step, if it was not a plain one.
         has_ended: whether the run is to end.
@@ -83,7 +82,6 @@ class Observation:
         training.optimizer_ended = self.cycle.forget
         self.manual = ManualUpdates(clears_gradients) if not training.optimizers else None
         self.step = 1
-        self.logged_loss: float | Tensor | None = None
         self.under_way = StepUnderWay()
         self.raises_stop = True
         self.is_loading = False
@@ -299,12 +297,13 @@ class Observation:
     def _record_step(self) -> int:
         """Hand over the step that ends, and return its number."""
         training, tracker, timer, step = self.training, self.tracker, self.steps.timer, self.step
+        under_way = self.under_way
         loss_ticket: LossTicket | None = None
-        if isinstance(logged := self.logged_loss, float):
+        if isinstance(logged := under_way.logged_loss, float):
             loss_ticket = logged.__float__
         elif logged is not None or self._has_loss:
             loss_ticket = timer.take_loss(training.loss if logged is None else logged)
-        self._has_loss, self.logged_loss = False, None
+        self._has_loss, under_way.logged_loss = False, None
         ticket = None if timer.end_device is None else timer.end_device()
         samples, tokens = tracker.samples or self._samples or 0, self._tokens
         self.model_id = self._leader
@@ -319,7 +318,6 @@ class Observation:
         if self.manual is not None:
             self.manual.has_gradients = False
         self.step = step + 1
-        under_way = self.under_way
         under_way.ended, under_way.has_begun, under_way.has_trained = step, False, False
         return step
 

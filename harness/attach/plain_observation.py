@@ -1,7 +1,6 @@
 """The steps of a script, with those that are plain (`harness.attach.plain_step`) taken at their end.
 
-A plain step is quiet if, at its end, no action between two steps is due, nothing is requested, and no memory
-is read. Then its row is all there is to do.
+Most of them are quiet (`harness.attach.quiet_steps`): then their row is all there is to do.
 """
 
 from typing import Any
@@ -19,6 +18,7 @@ from harness.attach.plain_step import (
     UPDATE_BEGAN,
     PlainStep,
 )
+from harness.attach.quiet_steps import QuietSteps
 
 
 class PlainObservation(Observation):
@@ -26,6 +26,7 @@ class PlainObservation(Observation):
 
     Attributes:
         plain: takes the events of a plain step.
+        quiet: ends quiet ones, until `plain_step_ended` is called or the steps are no longer plain.
     """
 
     def __init__(self, plain: PlainStep, *arguments: Any, **options: Any) -> None:
@@ -36,53 +37,21 @@ class PlainObservation(Observation):
         tracker, steps = self.tracker, self.steps
         self.training.read_phase = lambda: plain.oom_phase if plain.times_ns else tracker.oom_phase
         self._timer = steps.timer
-        self._clock_ns = steps.timer.clock_ns
-        self._progress = steps.context.progress
-        self._pending = steps.recorder.pending
-        self._step_finished = steps.controller.step_finished
-        # The end of quiet steps, and the columns of their rows.
-        self._quiet_until_step = self._quiet_until_ns = 0
-        self._columns = steps.recorder.columns
+        self.quiet = QuietSteps(plain, self.under_way, self._inbox, steps)
 
     def plain_step_ended(self) -> None:
-        """All events of a plain step have happened. Raises ScriptStopped where the run is to end."""
-        end_ns, plain, step, inbox = self._clock_ns(), self.plain, self.step, self._inbox
-        is_quiet = end_ns < self._quiet_until_ns and step < self._quiet_until_step
-        if not is_quiet or inbox.commands or inbox.stop_message is not None:
-            return self._end_plain_step(end_ns)
-        timer, progress, training = self._timer, self._progress, self.training
-        begin_ns, timer.end_ns = timer.end_ns, end_ns
-        self.tracker.last_ns = end_ns
-        self.step = step + 1
-        self.under_way.ended = step
-        self.updates += 1
-        if not plain.is_recorded:
-            plain.times_ns.clear()
-            if progress.unobserved_ns is not None:
-                progress.unobserved_ns.append(end_ns)
-            return self._step_finished(step)
-        times_ns = plain.end(begin_ns, end_ns)
-        loss = plain.loss
-        if (logged := self.logged_loss) is not None:
-            loss, self.logged_loss = float(logged), None
-        samples, tokens = plain.sizes
-        training.samples_per_step = samples = plain.samples or samples or 0
-        training.tokens_per_step = tokens
-        progress.last_step, progress.times_ns = step, times_ns
-        ticket = None if loss is None else loss.__float__
-        self._pending.append((step, times_ns, None, ticket, samples, tokens, *self._columns))
-        return self._step_finished(step)
-
-    def _end_plain_step(self, end_ns: int) -> None:
-        """End a plain step that may not be a quiet one."""
-        timer, tracker, plain, steps, step = self._timer, self.tracker, self.plain, self.steps, self.step
+        """All events of a plain step have happened, which is not a quiet one. Raises ScriptStopped where the
+        run is to end."""
+        self._take_quiet_steps()
+        timer, plain, steps, step, under_way = self._timer, self.plain, self.steps, self.step, self.under_way
+        end_ns = timer.clock_ns()
         times_ns = plain.end(timer.end_ns, end_ns)
-        timer.end_ns = tracker.last_ns = end_ns
-        self.step, self.under_way.ended = step + 1, step
+        timer.end_ns = self.tracker.last_ns = end_ns
+        self.step, under_way.ended = step + 1, step
         self.updates += 1
         loss = plain.loss
-        if (logged := self.logged_loss) is not None:
-            loss, self.logged_loss = float(logged), None
+        if (logged := under_way.logged_loss) is not None:
+            loss, under_way.logged_loss = float(logged), None
         samples, tokens = plain.sizes
         samples = plain.samples or samples or 0
         self.training.samples_per_step, self.training.tokens_per_step = samples, tokens
@@ -92,12 +61,21 @@ class PlainObservation(Observation):
         plain.succeeded()
         self._proceed(step)
 
+    def _take_quiet_steps(self) -> None:
+        """Take over what the quiet steps have left behind."""
+        taken = self.under_way.ended + 1 - self.step
+        if taken > 0:
+            self.step += taken
+            self.updates += taken
+            self._timer.end_ns = self.tracker.last_ns = self.quiet.end_ns
+
     def leave_plain_step(self) -> None:
         """Take the events so far of a step that is not plain in the general way, and expect no plain step any
         more."""
         plain, tracker = self.plain, self.tracker
         if (batches := plain.batches) is None:
             return
+        self._take_quiet_steps()
         model_id = plain.model_id
         times_ns = plain.leave(self.step)
         clock_ns, tracker.clock_ns = tracker.clock_ns, iter(times_ns).__next__
@@ -138,17 +116,15 @@ class PlainObservation(Observation):
         if not (self._is_plain() and batches.is_tried and key in self.training.references):
             return
         plain.expect(batches, self.model_id, key, self._timer)
-        steps = self.steps
-        self._columns = steps.recorder.columns
-        self._quiet_until_step, self._quiet_until_ns = steps.controller.quiet_until()
-        if not steps.records_alone:
-            self._quiet_until_step = 0
-        elif plain.is_recorded:
+        quiet, steps = self.quiet, self.steps
+        quiet.end_ns, quiet.columns = self._timer.end_ns, steps.recorder.columns
+        quiet.until_step, quiet.until_ns = steps.controller.quiet_until()
+        if plain.is_recorded:
             # The recorder decides on the reading of memory before a step that may reach its time.
-            memory_ns = steps.memory.due_ns - 2 * self._progress.last_step_ns
-            self._quiet_until_ns = min(self._quiet_until_ns, memory_ns)
-        if steps.recorder.is_behind:
-            self._quiet_until_step = 0
+            memory_ns = steps.memory.due_ns - 2 * steps.context.progress.last_step_ns
+            quiet.until_ns = min(quiet.until_ns, memory_ns)
+        if not steps.records_alone or steps.recorder.is_behind:
+            quiet.until_step = 0
 
     def _is_plain(self) -> bool:
         """Return whether the next step may be a plain one, as far as the settings and the script's state

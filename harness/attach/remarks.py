@@ -90,8 +90,13 @@ class Remarks:
             is_begun = under_way.has_begun or len(under_way.plain_ns) >= ARRIVED
             step = under_way.ended + 1 if is_begun else max(1, under_way.ended)
             if is_begun and _LOSS in numbers:
-                self.observation.logged_loss = numbers[_LOSS]
-        self._guard.run(self._scalars.write, step, numbers)
+                under_way.logged_loss = numbers[_LOSS]
+        guard = self._guard
+        if guard.is_on:  # As `guard.run`, without a call.
+            try:
+                self._scalars.write(step, numbers)
+            except Exception as error:  # noqa: BLE001  # see `harness.attach.guard`
+                guard.failed(error)
 
     def note(self, text: object) -> None:
         """Record an event at the step under way."""

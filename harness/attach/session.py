@@ -194,6 +194,8 @@ class Session:
     def scaler_stepped(self, optimizer: torch.optim.Optimizer, call: Callable[[], Any]) -> Any:
         """Return the result of a GradScaler's step."""
         observation = self._observation
+        if observation is not None:
+            self._guard.run(observation.leave_plain_step)  # The updates of quiet steps are counted later.
         before = None if observation is None else observation.updates
         result = call()
         if observation is not None and observation.updates == before:
@@ -224,7 +226,8 @@ class Session:
                 None if failure is None else failure.__traceback__,
             )
         # The hook of forks refers to this session for as long as the process lives.
-        self._observation = self._entries.observation = None
+        self._observation = None
+        self._entries.follow(None)
 
     def _end_well(self, watch: Watch, ending: Ending) -> None:
         if self._observation is None:
@@ -304,7 +307,7 @@ class Session:
         else:
             actions.append(self._member.commands.agreement(context))
         steps = self._stack.enter_context(watch.observe(training, actions, jobs=jobs))
-        self._observation = self._entries.observation = PlainObservation(
+        self._observation = observation = PlainObservation(
             self.plain,
             context,
             self.inbox,
@@ -315,7 +318,8 @@ class Session:
             self._follow,
             clears_gradients=self._clears_gradients,
         )
-        self.remarks.open(context, self._observation, live)
+        self._entries.follow(observation)
+        self.remarks.open(context, observation, live)
 
     def _open_watch(self, device: Device, settings: Settings, recorded: str) -> Watch:
         request = self._folder.request()

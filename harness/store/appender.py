@@ -9,13 +9,14 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, groupby
 from pathlib import Path
 
 from harness.closing import Closing
 from harness.errors import HomeError
 from harness.files.regular import create_private
-from harness.records.run import DeviceSampleRow, EventRow, RunRow, StepRow
-from harness.store.inserts import INSERTS, RUN_INSERT, Row, StateChange
+from harness.records.run import DeviceSampleRow, EventRow, ModelSizeRow, RunRow, StepRow
+from harness.store.inserts import INSERTS, RUN_INSERT, Row, StateChange, insert_of
 from harness.store.mounts import refuse_network
 from harness.store.rollups import LEVELS, SIZES, device_rollup_sql
 from harness.store.run_record import RunRecord
@@ -80,11 +81,8 @@ class LogAppender(Closing):
                     chunk = steps[start : start + rows_at_once]
                     connection.execute(sql.inserts[rows_at_once], sql.values(chunk))
                     start += rows_at_once
-            devices: dict[str, int] = {}
-            for row in rows:
-                connection.execute(INSERTS[type(row)], row)
-                if type(row) is DeviceSampleRow:
-                    devices[row.device] = row.seq
+            _insert(connection, rows)
+            devices = {row.device: row.seq for row in rows if type(row) is DeviceSampleRow}
             for change in states:
                 connection.execute(_STATE, (change.state, change.message, change.ended_unix_ns))
                 if change.event is not None:
@@ -213,6 +211,20 @@ class LogAppender(Closing):
         connection, self._connection = self._connection, None
         if connection is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+def _insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    """Insert the rows in their order; as many of one kind as there are by one statement, as with steps."""
+    for kind, of_kind in groupby(rows, type):
+        if kind is ModelSizeRow:
+            connection.executemany(INSERTS[kind], of_kind)
+            continue
+        values, start = list(of_kind), 0
+        for rows_at_once in CHUNKS:
+            while len(values) - start >= rows_at_once:
+                chunk = values[start : start + rows_at_once]
+                connection.execute(insert_of(kind, rows_at_once), tuple(chain.from_iterable(chunk)))
+                start += rows_at_once
 
 
 _OPEN: "weakref.WeakSet[LogAppender]" = weakref.WeakSet()

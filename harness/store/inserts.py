@@ -1,5 +1,6 @@
 """The rows of a log, and the statement that stores each kind."""
 
+from functools import cache
 from typing import NamedTuple
 
 from harness.records.flops import FlopsRow
@@ -98,6 +99,13 @@ INSERTS: dict[type, str] = {
     ModelSizeRow: "UPDATE run SET model_parameters = ?",
 }
 RUN_INSERT = insert_sql("run", RunRow)
+
+
+@cache
+def insert_of(kind: type[Row], rows: int) -> str:
+    """Return the statement that stores `rows` rows of one kind, which has to be inserted."""
+    one = INSERTS[kind]
+    return one + (", " + one.rpartition(" VALUES ")[2]) * (rows - 1)
 
 
 class StateChange(NamedTuple):

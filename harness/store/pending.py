@@ -7,6 +7,8 @@ log is not writable for too long.
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
+from typing import get_args
 
 from harness.records.memory import MemorySampleRow
 from harness.records.run import StepRow
@@ -18,6 +20,7 @@ from harness.store.inserts import Row, StateChange, TelemetryRow
 # Steps per transaction, so that a backlog is not one huge transaction.
 _MOST_AT_ONCE = 5_000
 _MOST_SAMPLES = 4_000
+_SAMPLES = frozenset({*get_args(TelemetryRow), MemorySampleRow})
 # The first error drops rows, the second may drop the event that reports them; the limit ends the loop.
 _MOST_REFUSALS = 3
 
@@ -55,9 +58,10 @@ class Pending:
 
     def add(self, row: Row) -> None:
         """Add a row; of samples only the newest few thousand are retained."""
-        if not isinstance(row, TelemetryRow | MemorySampleRow):
+        if type(row) not in _SAMPLES:  # First, because `isinstance` of so many kinds takes longer.
             self._others.append(row)
             return
+        assert isinstance(row, TelemetryRow | MemorySampleRow)
         if len(self._samples) >= _MOST_SAMPLES:
             self._samples.popleft()
             self.gap.dropped_samples += 1
@@ -85,7 +89,7 @@ class Pending:
         """
         errors = 0
         while True:
-            steps = [self._steps[i] for i in range(min(len(self._steps), _MOST_AT_ONCE))]
+            steps = list(islice(self._steps, _MOST_AT_ONCE))
             last = len(steps) == len(self._steps)
             rows: list[Row] = [*self._others, *self._samples] if last else []
             if last and self.gap.is_reportable(now_ns := clock_ns()):

@@ -70,6 +70,8 @@ class LogWriter(Closing):
         the rows that were put before there was a writer. Raises HomeError when there can be no log at `path`.
         """
         outbox = outbox or Outbox()
+        # Enqueues a row for the next poll; never waits. Scripts call it for each number of each step.
+        self.put: Callable[[Row], None] = outbox.items.append
         self._keeper = LogKeeper(path, run, clock_ns, locate or (lambda: path), report, outbox)
         self._inbox: deque[Row | StateChange | _Barrier] = outbox.items
         self._feed = feed
@@ -85,10 +87,6 @@ class LogWriter(Closing):
         self._thread = threading.Thread(target=self._work, name="stepscope-log", daemon=True)
         self._thread.start()
         atexit.register(self.close)
-
-    def put(self, row: Row) -> None:
-        """Enqueue a row for the next poll. Never waits."""
-        self._inbox.append(row)
 
     def put_durable(self, row: Row, timeout_s: float = _DURABLE_WAIT_S) -> bool:
         """Enqueue a row and wait, at most `timeout_s`, until it is on disk; return whether it is."""

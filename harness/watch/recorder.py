@@ -30,7 +30,9 @@ _DeviceColumns = tuple[_Nanoseconds, _Nanoseconds, _Nanoseconds, _Nanoseconds, _
 _NO_DEVICE: _DeviceColumns = (None, None, None, None, None, None)
 
 # Step, times, device times, loss, samples, tokens, memory, settings version and flags.
-_Pending = tuple[int, Times, StepTicket | None, LossTicket | None, int, int | None, MemoryColumns, int, int]
+_Pending = tuple[
+    int, Times, StepTicket | None, LossTicket | float | None, int, int | None, MemoryColumns, int, int
+]
 
 
 class Recorder:
@@ -119,7 +121,7 @@ class Recorder:
 
     def _row(self, done: _Pending) -> StepRow:
         step, times_ns, ticket, loss_ticket, samples, tokens, memory, version, flags = done
-        loss = None if loss_ticket is None else loss_ticket()
+        loss = loss_ticket() if callable(loss_ticket) else loss_ticket
         loss_state: int | None = 0
         if ticket is None and self._has_device_clock:
             # The loss may not have arrived: reading it only frees its slot.

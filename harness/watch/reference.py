@@ -21,6 +21,8 @@ _COPIED_BYTES = 256 * 1024
 class ReferenceWork(StepAction):
     """Runs the reference work after a step of a CPU training, 25 times per second at most."""
 
+    only_measures = True
+
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._due_ns = 0
@@ -37,7 +39,7 @@ class ReferenceWork(StepAction):
         now_ns, step = self._context.clock_ns(), boundary.step - 1
         if now_ns < self._due_ns or step < 1:
             return
-        # Due again even if nothing is measured: all actions run before each step while one of them is due.
+        # Due again even if nothing is measured: actions run before each step while they are due.
         self._due_ns = now_ns + PERIOD_NS
         if self._context.last_step != step:  # An unobserved step.
             return

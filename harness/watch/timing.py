@@ -19,17 +19,25 @@ from harness.watch.readback import LossReader, LossTicket
 # phases (in the order of `Phase`, all but the last once a micro-batch), its end. Steps are chained: a step
 # lasts from the end of the one before to its own, so that steps add up to wall time and what lies between two
 # steps is part of the later one's residual.
+#
+# Or the nine times of a step whose phases were measured each on its own: the end of the step before, then
+# begin and end of the data wait, of the model's call, of the backward pass and of the optimizer's step, with
+# which the step ends. Its forward phase lasts from the model's call to the backward pass.
 Times = tuple[int, ...]
 
 # As short as the clock's own call, so that a step does the same whether it is observed or not.
 _no_time: Callable[[], int] = repeat(0).__next__
 
 _LAPS_EACH = len(Phase) - 1
+_CHAINED, _SEPARATE = len(Phase) + 3, 9
 
 
 def phases_ns(times_ns: Times) -> Sequence[int]:
     """Return the duration of each phase, in the order of `Phase`, summed over micro-batches."""
-    if len(times_ns) == len(Phase) + 3:
+    if len(times_ns) == _SEPARATE:
+        _, requested, arrived, called, _, gradients, computed, updating, end = times_ns
+        return arrived - requested, 0, gradients - called, computed - gradients, end - updating
+    if len(times_ns) == _CHAINED:
         _, start, data_wait, h2d, forward, backward, optimizer, _ = times_ns
         return data_wait - start, h2d - data_wait, forward - h2d, backward - forward, optimizer - backward
     *laps_ns, optimizer_ns = (end - start for start, end in pairwise(times_ns[1:-1]))
