@@ -33,6 +33,7 @@ from harness.records.run import (
     Severity,
 )
 from harness.settings import Settings
+from harness.settings.declaration import Parallelism
 from harness.settings.injection import describe, parse_injection
 from harness.settings.resolve import check_fit
 from harness.settings.spec import change, check_device, parse
@@ -135,6 +136,8 @@ def _train_as_rank(watch: Watch, settings: Settings, member: "RankMember") -> No
             _record_start(settings, context)
             live = LiveSettings(context, workload, member.consent)
             with watch.observe(workload, [live, member.commands.agreement(context)]) as steps:
+                if settings.parallel is Parallelism.DDP:
+                    steps.follow_ranks(workload.model)
                 train(workload, steps)
 
 

@@ -68,6 +68,8 @@ def a_step(step: int, loss: float | None = 0.5, loss_state: int | None = 0) -> S
         rss_bytes=300_000_000,
         settings_version=0,
         flags=0,
+        all_reduce_wait_ns=None,
+        broadcast_wait_ns=None,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 
 class ScriptModels(nn.ModuleDict):
@@ -58,6 +59,12 @@ def find_models(parameters: set[int]) -> list[nn.Module]:
     owners = [module for module in _instances(nn.Module) if owns(module, parameters)]
     inner = {id(child) for module in owners for child in module.modules() if child is not module}
     return [module for module in owners if id(module) not in inner and not isinstance(module, ScriptModels)]
+
+
+def replicas(models: Iterable[nn.Module]) -> list[nn.Module]:
+    """Return the modules among `models`, and in them, that DDP replicates."""
+    modules = (module for model in models for module in model.modules())
+    return [module for module in modules if isinstance(module, DistributedDataParallel)]
 
 
 def as_one_model(models: Sequence[nn.Module]) -> nn.Module:

@@ -118,6 +118,7 @@ class PlainObservation(Observation):
         plain.expect(batches, self.model_id, key, self._timer)
         quiet, steps = self.quiet, self.steps
         quiet.end_ns, quiet.columns = self._timer.end_ns, steps.recorder.columns
+        quiet.rank_waits = steps.recorder.rank_waits
         quiet.until_step, quiet.until_ns = steps.controller.quiet_until()
         if plain.is_recorded:
             # The recorder decides on the reading of memory before a step that may reach its time.

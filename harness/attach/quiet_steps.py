@@ -10,6 +10,7 @@ from harness.attach.numbering import StepUnderWay
 from harness.attach.plain_step import PlainStep
 from harness.watch.inbox import Inbox
 from harness.watch.memory import MemoryColumns
+from harness.watch.rank_waits import NO_WAITS, RankWaits
 from harness.watch.steps import Steps
 
 
@@ -20,6 +21,7 @@ class QuietSteps:
         end_ns: the end of the newest step.
         until_ns, until_step: the first moment and the first step that may not be quiet.
         columns: the last columns of their rows, see `Recorder.columns`.
+        rank_waits: measures the waits for other ranks; None in a run of one process.
     """
 
     __slots__ = (
@@ -32,6 +34,7 @@ class QuietSteps:
         "_under_way",
         "columns",
         "end_ns",
+        "rank_waits",
         "until_ns",
         "until_step",
     )
@@ -46,6 +49,7 @@ class QuietSteps:
         self._clock_ns = steps.timer.clock_ns
         self.end_ns = self.until_ns = self.until_step = 0
         self.columns: tuple[MemoryColumns, int, int] = steps.recorder.columns
+        self.rank_waits: RankWaits | None = None
 
     def end(self) -> bool:
         """End the step under way, all of whose events have happened, if it is quiet; return whether it is."""
@@ -66,7 +70,8 @@ class QuietSteps:
             progress.last_step, progress.times_ns = step, times_ns
             memory, version, flags = self.columns
             samples = plain.samples or samples or 0
-            self._put((step, times_ns, None, loss, samples, tokens, memory, version, flags))
+            waits = NO_WAITS if self.rank_waits is None else self.rank_waits.take()
+            self._put((step, times_ns, None, loss, samples, tokens, waits, memory, version, flags))
         elif progress.unobserved_ns is not None:
             progress.unobserved_ns.append(end_ns)
         self._step_finished(step)

@@ -24,6 +24,7 @@ from harness.attach.discovery import (
     owned_parameters,
     owns,
     owns_all,
+    replicas,
 )
 from harness.attach.ending import Ending, ending_of
 from harness.attach.entries import StepEntries
@@ -353,6 +354,9 @@ class Session:
         models += [root for root in roots if not any(id(module) in called for module in root.modules())]
         self._followed.update(models)
         self._hooks.follow(models)
+        if self._member is not None:
+            for replica in replicas(models):
+                self._observation.steps.follow_ranks(replica)
 
     def _report(self, message: str) -> None:
         if self._observation is not None:

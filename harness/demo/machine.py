@@ -130,6 +130,8 @@ class SimulatedGpu:
             _whole(self._chance.normal(4.1 * GIB, 3 * _MIB, count)),
             repeat(version, count),
             _whole(settling * float(StepFlag.TRANSITION if version > 1 else StepFlag.WARM_UP)),
+            repeat(None, count),
+            repeat(None, count),
             strict=True,
         )
         self.t_ns = int(times[0][-1])

@@ -87,6 +87,8 @@ class StepRow(NamedTuple):
     Phase times with the prefix `device_` are between device events. `step_ns` minus the phases is the
     residual. The memory columns hold the newest reading: steps of about 20 ms and longer have one each,
     shorter steps share one, and its peaks then cover the time since the previous reading.
+    `all_reduce_wait_ns` is the end of `backward_ns`, and `broadcast_wait_ns` (of buffers) the begin of
+    `forward_ns`, in which a rank of several waits for the others; measured with DDP on the CPU.
     """
 
     step: int
@@ -118,6 +120,8 @@ class StepRow(NamedTuple):
     rss_bytes: int | None
     settings_version: int
     flags: int
+    all_reduce_wait_ns: int | None
+    broadcast_wait_ns: int | None
 
 
 class DeviceSampleRow(NamedTuple):

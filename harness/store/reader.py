@@ -33,7 +33,7 @@ from harness.store.overhead_log import OverheadLog
 from harness.store.profile_log import ProfileLog
 from harness.store.querying import Queries
 from harness.store.reference_log import ReferenceLog
-from harness.store.schema import FLOPS_SINCE, LOG_APPLICATION_ID, LOG_MIGRATIONS
+from harness.store.schema import FLOPS_SINCE, LOG_APPLICATION_ID, LOG_MIGRATIONS, step_columns
 from harness.store.script_log import ScriptLog
 from harness.store.series import StepSeries, device_series, step_series
 from harness.store.table_pages import TablePages
@@ -60,7 +60,6 @@ def _columns(row: type[NamedTuple]) -> str:
     return ", ".join(fields)
 
 
-_STEPS = f"SELECT {_columns(StepRow)} FROM steps"
 _SAMPLE = f"SELECT {_columns(DeviceSampleRow)} FROM device_samples"
 # The limit of the rollups' bucket numbers; a run of a microsecond per step reaches it in a week.
 MOST_STEPS = 2**40
@@ -113,6 +112,7 @@ class LogReader(Closing):
         except LogError:
             self.close()
             raise
+        self._step_columns = step_columns(self._version)
         self.measurements = MeasurementLog(self._queries, self._version)
         self.memory = MemoryLog(self._queries, self._version)
         self.overhead = OverheadLog(self._queries, self._version)
@@ -148,11 +148,12 @@ class LogReader(Closing):
 
     def last_steps(self, n: int) -> list[StepRow]:
         """Return the last `n` steps, the oldest first."""
-        return self._queries.rows(StepRow, f"{_STEPS} ORDER BY step DESC LIMIT ?", (n,))[::-1]
+        sql = f"SELECT {self._step_columns} FROM steps ORDER BY step DESC LIMIT ?"
+        return self._queries.rows(StepRow, sql, (n,))[::-1]
 
     def steps(self, first: int, last: int, limit: int = 10_000) -> list[StepRow]:
         """Return the steps from `first` to `last`, both included, at most `limit`."""
-        sql = f"{_STEPS} WHERE step BETWEEN ? AND ? ORDER BY step LIMIT ?"
+        sql = f"SELECT {self._step_columns} FROM steps WHERE step BETWEEN ? AND ? ORDER BY step LIMIT ?"
         return self._queries.rows(StepRow, sql, (first, last, limit))
 
     def series(
@@ -267,7 +268,7 @@ class LogReader(Closing):
     def steps_apart(self, first: int, last: int, stride: int) -> list[StepRow]:
         """Return every `stride`-th step from `first` to `last`; the rows between are not read."""
         sql = f"""WITH RECURSIVE wanted(number) AS (SELECT ?1 UNION ALL SELECT number + ?3 FROM wanted
-            WHERE number + ?3 <= ?2) SELECT {_columns(StepRow)} FROM wanted CROSS JOIN steps
+            WHERE number + ?3 <= ?2) SELECT {self._step_columns} FROM wanted CROSS JOIN steps
             ON step = number ORDER BY number"""
         return self._queries.rows(StepRow, sql, (first, last, stride))
 

@@ -6,6 +6,7 @@
 import re
 import sqlite3
 
+from harness.records.run import StepRow
 from harness.store.migrations.control_1 import CONTROL_1
 from harness.store.migrations.log_1_run import LOG_1
 from harness.store.migrations.log_2_memory import LOG_2
@@ -16,15 +17,19 @@ from harness.store.migrations.log_6_own_cost import LOG_6
 from harness.store.migrations.log_7_reference import LOG_7
 from harness.store.migrations.log_8_scripts import LOG_8
 from harness.store.migrations.log_9_measurements import LOG_9
+from harness.store.migrations.log_10_rank_waits import LOG_10
 from harness.store.migrations.queue_1 import QUEUE_1
 
 LOG_APPLICATION_ID = 0x53544550  # "STEP"
 CONTROL_APPLICATION_ID = 0x53544354  # "STCT"
 QUEUE_APPLICATION_ID = 0x53545155  # "STQU"
 
-LOG_MIGRATIONS = (LOG_1, LOG_2, LOG_3, LOG_4, LOG_5, LOG_6, LOG_7, LOG_8, LOG_9)
+LOG_MIGRATIONS = (LOG_1, LOG_2, LOG_3, LOG_4, LOG_5, LOG_6, LOG_7, LOG_8, LOG_9, LOG_10)
 # The first version of the log with the table `flops`.
 FLOPS_SINCE = LOG_MIGRATIONS.index(LOG_4) + 1
+_RANK_WAITS_SINCE = LOG_MIGRATIONS.index(LOG_10) + 1
+# The first version of the log with each column that was added to `steps`.
+_STEP_COLUMNS_SINCE = {"all_reduce_wait_ns": _RANK_WAITS_SINCE, "broadcast_wait_ns": _RANK_WAITS_SINCE}
 CONTROL_MIGRATIONS = (CONTROL_1,)
 QUEUE_MIGRATIONS = (QUEUE_1,)
 
@@ -51,6 +56,12 @@ def migrate(connection: sqlite3.Connection, migrations: tuple[str, ...], applica
         raise
 
 
+def step_columns(version: int) -> str:
+    """Return the columns of a StepRow, for a query of a log of this version: those it lacks are NULL."""
+    since = _STEP_COLUMNS_SINCE
+    return ", ".join(name if version >= since.get(name, 1) else f"NULL AS {name}" for name in StepRow._fields)
+
+
 def statements(script: str) -> list[str]:
     """Return the script's statements, each with the comments before and in it."""
     statements_of_script, rest = [], ""
@@ -63,17 +74,21 @@ def statements(script: str) -> list[str]:
 
 
 _TABLE = re.compile(r"-- (?P<about>.*)\nCREATE TABLE (?P<name>\w+) \(\n(?P<body>.*)\n\) (?P<how>.*);", re.S)
+_ADDED = re.compile(
+    r"-- (?P<about>.*)\nALTER TABLE (?P<table>\w+) ADD COLUMN (?P<name>\w+) (?P<type>[A-Z ]+);"
+)
 _COLUMN = re.compile(r"^    (?P<name>[a-z_0-9]+) (?P<type>[A-Z ]+?),? -- (?P<about>.*)$", re.M)
 
 
 def _tables(migrations: tuple[str, ...]) -> str:
-    text = ""
-    for script in migrations:
-        for table in filter(None, (_TABLE.search(statement) for statement in statements(script))):
-            text += f"\n### {table['name']}\n\n{table['about']} ({table['how']})\n\n"
-            text += "| column | type | what |\n|---|---|---|\n"
-            for column in _COLUMN.finditer(table["body"]):
-                text += f"| `{column['name']}` | {column['type']} | {column['about']} |\n"
+    text, every_statement = "", [statement for script in migrations for statement in statements(script)]
+    added = [column for column in map(_ADDED.search, every_statement) if column]
+    for table in filter(None, map(_TABLE.search, every_statement)):
+        text += f"\n### {table['name']}\n\n{table['about']} ({table['how']})\n\n"
+        text += "| column | type | what |\n|---|---|---|\n"
+        later = [column for column in added if column["table"] == table["name"]]
+        for column in (*_COLUMN.finditer(table["body"]), *later):
+            text += f"| `{column['name']}` | {column['type']} | {column['about']} |\n"
     return text
 
 

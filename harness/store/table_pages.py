@@ -10,6 +10,7 @@ from harness.records.run import DeviceSampleRow, EventRow, HostSampleRow, Settin
 from harness.records.script import ScalarRow
 from harness.records.telemetry import DeviceDetailRow, HostDetailRow
 from harness.store.querying import Queries
+from harness.store.schema import step_columns
 
 Row = TypeVar("Row", bound=NamedTuple)
 
@@ -64,7 +65,7 @@ class TablePages:
         self, row: type[Row], table: str, keys: Sequence[str], after: tuple[Any, ...] | None, limit: int
     ) -> tuple[list[Row], tuple[Any, ...] | None]:
         """Return the rows after the key `after`, and the key of the last one."""
-        fields = ", ".join(row._fields)
+        fields = step_columns(self._version) if row is StepRow else ", ".join(row._fields)
         key = ", ".join(keys)
         where = "" if after is None else f"WHERE ({key}) > ({', '.join('?' * len(keys))})"
         rest = f"FROM {table} {where} ORDER BY {key} LIMIT ?"

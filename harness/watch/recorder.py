@@ -16,6 +16,7 @@ from harness.records.floats import encode_float
 from harness.records.run import EventKind, EventRow, Phase, Severity, StepFlag, StepRow
 from harness.watch.context import Marks
 from harness.watch.memory import MemoryColumns, MemoryWatch
+from harness.watch.rank_waits import NO_WAITS, RankWaits, Waits
 from harness.watch.readback import LossTicket
 from harness.watch.timing import Times, phases_ns
 
@@ -29,9 +30,18 @@ _Nanoseconds = int | None
 _DeviceColumns = tuple[_Nanoseconds, _Nanoseconds, _Nanoseconds, _Nanoseconds, _Nanoseconds, _Nanoseconds]
 _NO_DEVICE: _DeviceColumns = (None, None, None, None, None, None)
 
-# Step, times, device times, loss, samples, tokens, memory, settings version and flags.
+# Step, times, device times, loss, samples, tokens, waits for other ranks, memory, settings version, flags.
 _Pending = tuple[
-    int, Times, StepTicket | None, LossTicket | float | None, int, int | None, MemoryColumns, int, int
+    int,
+    Times,
+    StepTicket | None,
+    LossTicket | float | None,
+    int,
+    int | None,
+    Waits,
+    MemoryColumns,
+    int,
+    int,
 ]
 
 
@@ -40,6 +50,7 @@ class Recorder:
 
     Attributes:
         pending: steps whose rows are not finished.
+        rank_waits: measures the waits for other ranks; None in a run of one process.
     """
 
     def __init__(
@@ -60,6 +71,7 @@ class Recorder:
         self._put_event = put_event
         self._capacity = capacity
         self.pending: deque[_Pending] = deque()
+        self.rank_waits: RankWaits | None = None
         self._dropped = 0
         self._reported_dropped = 0
         self._newest: tuple[int, int] = (0, 0)
@@ -86,6 +98,7 @@ class Recorder:
     ) -> None:
         """Record a step. Takes about a microsecond; never waits."""
         memory, end_ns = self._memory, times_ns[-1]
+        waits = NO_WAITS if self.rank_waits is None else self.rank_waits.take()
         step_ns = end_ns - times_ns[0]
         if end_ns + step_ns >= memory.due_ns:
             memory.step_ended(end_ns, step_ns)
@@ -93,7 +106,9 @@ class Recorder:
             self._dropped += 1
             return
         version, flags = self._marks.settings_version, self._marks.flags
-        self.pending.append((step, times_ns, ticket, loss, samples, tokens, memory.columns, version, flags))
+        self.pending.append(
+            (step, times_ns, ticket, loss, samples, tokens, waits, memory.columns, version, flags)
+        )
 
     def collect(self) -> list[StepRow]:
         """Return the complete rows, in order. Called from the writer's thread only.
@@ -120,7 +135,7 @@ class Recorder:
         return rows
 
     def _row(self, done: _Pending) -> StepRow:
-        step, times_ns, ticket, loss_ticket, samples, tokens, memory, version, flags = done
+        step, times_ns, ticket, loss_ticket, samples, tokens, waits, memory, version, flags = done
         loss = loss_ticket() if callable(loss_ticket) else loss_ticket
         loss_state: int | None = 0
         if ticket is None and self._has_device_clock:
@@ -145,6 +160,7 @@ class Recorder:
                 *memory,
                 version,
                 flags,
+                *waits,
             )
         )
 

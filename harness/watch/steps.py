@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from torch import nn
 
 from harness.records.run import DeviceKind
 from harness.tracking.history import AllocatorHistory
@@ -16,6 +17,7 @@ from harness.watch.inspect.inspection import open_inspection
 from harness.watch.instruments import Instruments
 from harness.watch.limits import RunLimits
 from harness.watch.oom.reporter import Subject
+from harness.watch.rank_waits import RankWaits
 from harness.watch.readback import LossReader
 from harness.watch.reference import ReferenceWork
 from harness.watch.timing import StepTimer
@@ -86,6 +88,16 @@ class Steps:
         self._dispatcher = Dispatcher(everyone, context.guard, context.progress)
         self.step_ended: StepEnded = self._dispatcher.step_ended
         self.recorder = instruments.recorder
+        self._is_cpu = is_cpu
+
+    def follow_ranks(self, model: nn.Module) -> None:
+        """Measure the waits for other ranks in the steps of `model`, which DDP replicates, from now on. Not
+        on a GPU: there the CPU only issues the passes. Idempotent."""
+        if not self._is_cpu:
+            return
+        if self.recorder.rank_waits is None:
+            self.recorder.rank_waits = RankWaits(self.timer)
+        self.recorder.rank_waits.follow(model)
 
     @property
     def records_alone(self) -> bool:
@@ -100,3 +112,5 @@ class Steps:
     def close(self) -> None:
         """Restore the functions of the training. Idempotent."""
         self.controller.close()
+        if self.recorder.rank_waits is not None:
+            self.recorder.rank_waits.close()

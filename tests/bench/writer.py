@@ -109,6 +109,8 @@ def cpu_row(rng: random.Random, step: int) -> StepRow:
         rss_bytes=rss,
         settings_version=1,
         flags=0,
+        all_reduce_wait_ns=None,
+        broadcast_wait_ns=None,
     )
 
 

@@ -13,7 +13,10 @@ from harness.records import run as records
 from harness.records import script as script_records
 from harness.records import telemetry as telemetry_records
 from harness.store import schema
+from harness.store.inserts import insert_sql
+from harness.store.reader import LogReader
 from harness.store.rollups import DEVICE_ROLLUPS, STEP_ROLLUPS, pieces
+from tests.store_factories import a_step
 
 _DOCS = Path(__file__).parents[2] / "docs" / "schema.md"
 
@@ -127,3 +130,25 @@ def test_a_migration_that_fails_leaves_nothing_behind() -> None:
     assert connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
     assert connection.execute("PRAGMA user_version").fetchone() == (0,)
     connection.close()
+
+
+def test_a_log_of_the_version_before_the_waits_for_ranks_is_read_and_migrated(tmp_path: Path) -> None:
+    path, row = tmp_path / "log.sqlite3", a_step(1)
+    connection = sqlite3.connect(path, isolation_level=None)
+    schema.migrate(connection, schema.LOG_MIGRATIONS[:9], schema.LOG_APPLICATION_ID)
+    marks = ", ".join("?" * len(row[:-2]))
+    connection.execute(f"INSERT INTO steps ({', '.join(row._fields[:-2])}) VALUES ({marks})", row[:-2])
+    connection.close()
+    with LogReader(path) as reader:
+        assert reader.last_steps(1) == reader.steps(1, 1) == reader.steps_apart(1, 1, 1) == [row]
+        assert list(reader.tables.pages(records.StepRow)) == [[row]]
+    connection = sqlite3.connect(path, isolation_level=None)
+    schema.migrate(connection, schema.LOG_MIGRATIONS, schema.LOG_APPLICATION_ID)
+    sql, later = (
+        insert_sql("steps", records.StepRow),
+        a_step(2)._replace(all_reduce_wait_ns=7, broadcast_wait_ns=0),
+    )
+    connection.execute(sql, later)
+    connection.close()
+    with LogReader(path) as reader:
+        assert reader.steps(1, 2) == [row, later]
