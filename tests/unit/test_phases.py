@@ -26,6 +26,24 @@ def test_shares_are_those_of_all_time_and_sum_to_one() -> None:
     assert sum(entry.share for entry in timing.cpu.parts) == pytest.approx(1.0)
 
 
+def test_communication_is_told_from_computing_where_every_step_has_it() -> None:
+    rows = [
+        row._replace(all_reduce_wait_ns=row.backward_ns // 4, broadcast_wait_ns=row.forward_ns // 2)
+        for row in some_steps()
+    ]
+    cpu, whole = analyze(rows).cpu, analyze(some_steps()).cpu
+    assert cpu is not None
+    assert whole is not None
+    assert cpu.share(StepPart.BACKWARD) == pytest.approx(0.75 * whole.share(StepPart.BACKWARD))
+    assert cpu.share(StepPart.FORWARD) == pytest.approx(0.5 * whole.share(StepPart.FORWARD))
+    waits = 0.25 * whole.share(StepPart.BACKWARD) + 0.5 * whole.share(StepPart.FORWARD)
+    assert cpu.share(StepPart.COMMUNICATION) == pytest.approx(waits)
+    assert sum(entry.share for entry in cpu.parts) == pytest.approx(1.0)
+    assert any("Communication with other ranks" in reason for reason in verdict(analyze(rows), False).why)
+    rows[3] = rows[3]._replace(all_reduce_wait_ns=None)
+    assert analyze(rows).cpu == whole
+
+
 def test_percentiles_are_those_of_the_steady_state_steps() -> None:
     rows = [a_timed_step(step, forward=step) for step in range(1, 102)]
     cpu = analyze(rows).cpu

@@ -34,6 +34,8 @@ class StepPart(StrEnum):
     H2D = "h2d"
     FORWARD = "forward"
     BACKWARD = "backward"
+    # Of a rank of several, where it is measured: what neither pass hides, with the wait for other ranks.
+    COMMUNICATION = "communication"
     OPTIMIZER = "optimizer"
     RESIDUAL = "residual"
 
@@ -199,9 +201,18 @@ def _cpu(rows: Sequence[StepRow]) -> tuple[ClockTimes | None, int]:
     step, *phases = _table(
         rows, "step_ns", "data_wait_ns", "h2d_ns", "forward_ns", "backward_ns", "optimizer_ns"
     )
-    parts = dict(zip(tuple(StepPart)[1:6], phases, strict=True))
+    wait, copy, forward, backward, optimizer = phases
+    parts = {StepPart.DATA_WAIT: wait, StepPart.H2D: copy, StepPart.FORWARD: forward}
+    all_reduce, broadcast = _table(rows, "all_reduce_wait_ns", "broadcast_wait_ns")
+    if np.isnan(all_reduce + broadcast).any():
+        parts[StepPart.BACKWARD] = backward
+    else:
+        all_reduce, broadcast = np.minimum(all_reduce, backward), np.minimum(broadcast, forward)
+        parts[StepPart.FORWARD], parts[StepPart.BACKWARD] = forward - broadcast, backward - all_reduce
+        parts[StepPart.COMMUNICATION] = all_reduce + broadcast
     residual = step - sum(phases)
-    return _clock(step, step, {**parts, StepPart.RESIDUAL: residual}), int((residual < 0).sum())
+    parts |= {StepPart.OPTIMIZER: optimizer, StepPart.RESIDUAL: residual}
+    return _clock(step, step, parts), int((residual < 0).sum())
 
 
 def _device(rows: Sequence[StepRow]) -> ClockTimes | None:
