@@ -18,7 +18,8 @@ _MIB = 2.0**20
 
 _HELP = (
     "Ranks that average gradients end each backward pass together. A rank's own time is that of its step "
-    "without the backward pass; the rank with the longest own time makes the others wait."
+    "without the wait at the end of the backward pass; the rank with the longest own time makes the others "
+    "wait. The wait is measured with DDP on the CPU; elsewhere the whole backward pass stands for it."
 )
 
 
@@ -90,12 +91,12 @@ _COLUMNS = {
     "own": st.column_config.NumberColumn(
         "Own time, ms",
         format="%.2f",
-        help="Of a step without its backward pass, in which ranks wait for each other.",
+        help="Of a step without the wait at the end of its backward pass.",
     ),
     "waits": st.column_config.NumberColumn(
         "Waits, ms",
         format="%.2f",
-        help="By which its backward pass is longer than the shortest one: what it waits at least.",
+        help="For other ranks, in the backward pass: by which its wait is longer than the shortest one.",
     ),
     "peak": st.column_config.NumberColumn(
         "Peak, MiB", format="%.1f", help="Allocated; the highest of the compared steps."
@@ -106,8 +107,13 @@ _COLUMNS = {
 def _clocks(comparison: RankComparison) -> str:
     spread_ns = max(rank.clock_spread_ns for rank in comparison.ranks)
     span = f"{words.count(comparison.first_step)} to {words.count(comparison.last_step)}"
+    all_reduce = (
+        ""
+        if comparison.all_reduce_ns is None
+        else f" · all-reduce {words.duration(comparison.all_reduce_ns)} after its gradients"
+    )
     return (
         f"Steps {span} · begin of waiting differs by {words.duration(comparison.skew_ns)} between the first "
-        f"and the last rank · clocks aligned by the end of the backward pass, within "
+        f"and the last rank{all_reduce} · clocks aligned by the end of the backward pass, within "
         f"{words.duration(spread_ns)}"
     )

@@ -27,7 +27,12 @@ def rank_facts(ranks: Sequence[RankFacts], comparison: RankComparison | None) ->
         )
         for rank in ranks
     ]
-    return facts if comparison is None else [*facts, ("waiting", comparison.sentence)]
+    if comparison is None:
+        return facts
+    if comparison.all_reduce_ns is not None:
+        duration = words.duration(comparison.all_reduce_ns)
+        facts.append(("all-reduce", f"{duration} after the gradients of the last rank."))
+    return [*facts, ("waiting", comparison.sentence)]
 
 
 def comparison_json(comparison: RankComparison | None) -> dict[str, Any] | None:
@@ -48,4 +53,4 @@ def _times(times: RankTimes | None) -> str:
         return ""
     own, waiting = words.duration(times.own_ns), words.duration(times.waiting_ns)
     peak = words.size(times.peak_allocated_bytes)
-    return f" Own time {own} per step, waits {waiting} at least; peak {peak}."
+    return f" Own time {own} per step, waits {waiting} for others at least; peak {peak}."

@@ -45,6 +45,19 @@ def test_the_late_rank_is_named_and_each_rank_has_its_times(home: Home, open_pag
     assert {len(trace["y"]) for trace in drawn["rank_phases"]["data"]} == {3}
 
 
+def test_communication_is_told_from_computing(home: Home, open_page: Open) -> None:
+    rows = steps_of_ranks(2, has_waits=True, rank=1, column="backward_ns", by_ns=2 * MS)
+    with patch("dashboard.canvas.live_plotly") as draw:
+        app = open_page(run=_a_run(home, 2, rows).run_id)
+    assert not app.exception
+    assert any("Rank 1 is late in backward by 2" in warning.value for warning in app.warning)
+    assert "all-reduce 500 µs after its gradients" in unescaped(app)
+    table = next(frame.value for frame in app.dataframe if "waits" in frame.value)
+    assert table["waits"][1] == 0
+    drawn = {call.kwargs["key"]: call.args[0] for call in draw.call_args_list}
+    assert "communication" in [trace["name"] for trace in drawn["rank_phases"]["data"]]
+
+
 def test_ranks_without_a_log_or_with_few_steps_are_said_and_not_compared(home: Home, open_page: Open) -> None:
     folder = _a_run(home, 3, {rank: rows[:10] for rank, rows in steps_of_ranks(2).items()})
     app = open_page(run=folder.run_id)

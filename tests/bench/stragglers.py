@@ -1,7 +1,9 @@
 """Measure how often the rank that others wait for is named: real process groups over Gloo, with DDP.
 
 Each trial has a model, a batch and a straggler of its own (or none), drawn at random: one rank does more in
-one phase, by a share of its steps' time. The steps are timed as by the watch of a script.
+one phase, by a share of its steps' time; in the backward pass it does so in the middle of its layers. Half of
+the models have batch normalization, whose buffers are broadcast at the begin of each forward pass. The steps
+are timed as by the watch of a script.
 """
 
 import multiprocessing
@@ -17,12 +19,14 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import torch
-from torch import distributed, nn
+from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from harness.analysis.ranks.stragglers import WINDOW, compare_ranks
 from harness.analysis.timing.phases import StepPart
 from harness.records.run import StepRow
+from harness.watch.rank_waits import RankWaits
+from harness.watch.timing import StepTimer
 from tests.bench.figures import Figure
 from tests.store_factories import a_step
 
@@ -31,7 +35,7 @@ _SHARE = 0.2
 _WARM_UP = 20
 _SIZES = (2, 4)
 _TIMEOUT_S = 1_800.0
-_PARTS = (StepPart.DATA_WAIT, StepPart.FORWARD, StepPart.OPTIMIZER)
+_PARTS = (StepPart.DATA_WAIT, StepPart.FORWARD, StepPart.BACKWARD, StepPart.OPTIMIZER)
 MOST_MISSED_PCT, MOST_CALLED_PCT = 5.0, 0.0
 
 
@@ -40,10 +44,30 @@ class Trial(NamedTuple):
 
     width: int
     depth: int
+    has_norm: bool
     batch: int
     rank: int | None
     part: StepPart
     share: float
+
+
+class _Late(nn.Module):
+    """A layer that computes nothing, and takes time in its backward pass.
+
+    Attributes:
+        extra_ns: how long.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra_ns = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return `inputs`."""
+        outputs = inputs.view_as(inputs)
+        if outputs.requires_grad:
+            outputs.register_hook(lambda _gradient: _work(self.extra_ns))
+        return outputs
 
 
 def figures(folder: Path, is_quick: bool, seed: int | None = None) -> Iterator[Figure]:
@@ -64,6 +88,7 @@ def _draw(chance: random.Random, size: int, *, is_healthy: bool) -> Trial:
     return Trial(
         chance.choice((256, 512, 1024)),
         chance.randint(1, 4),
+        chance.random() < 0.5,
         chance.choice((64, 128, 256)),
         None if is_healthy else chance.randrange(size),
         chance.choice(_PARTS),
@@ -128,8 +153,16 @@ def _train(rank: int, size: int, port: int, trials: Sequence[Trial], results: An
 
 def _take_steps(trial: Trial, rank: int) -> list[tuple[int, dict[str, int | None]]]:
     torch.manual_seed(rank)
-    layers = [layer for _ in range(trial.depth) for layer in (nn.Linear(trial.width, trial.width), nn.ReLU())]
+    layers: list[nn.Module] = [
+        layer for _ in range(trial.depth) for layer in (nn.Linear(trial.width, trial.width), nn.ReLU())
+    ]
+    middle = _Late()
+    layers.insert(trial.depth, middle)
+    if trial.has_norm:
+        layers.insert(1, nn.BatchNorm1d(trial.width))
     model = DistributedDataParallel(nn.Sequential(*layers))
+    waits = RankWaits(StepTimer(time.perf_counter_ns))
+    waits.follow(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     rows: list[tuple[int, dict[str, int | None]]] = []
     # Of the newest steps, without what is added to them.
@@ -145,6 +178,7 @@ def _take_steps(trial: Trial, rank: int) -> list[tuple[int, dict[str, int | None
         arrived_ns = clock_ns()
         loss = model(inputs).square().mean()
         _work(extra_ns if part is StepPart.FORWARD else 0)
+        middle.extra_ns = extra_ns if part is StepPart.BACKWARD else 0
         forward_ns = clock_ns()
         loss.backward()
         backward_ns = clock_ns()
@@ -153,7 +187,11 @@ def _take_steps(trial: Trial, rank: int) -> list[tuple[int, dict[str, int | None
         _work(extra_ns if part is StepPart.OPTIMIZER else 0)
         end_ns = clock_ns()
         steps_ns.append(end_ns - began_ns - extra_ns)
-        rows.append((step, _columns(began_ns, arrived_ns, forward_ns, backward_ns, end_ns)))
+        wait_ns = waits.take()
+        columns = _columns(began_ns, arrived_ns, forward_ns, backward_ns, end_ns)
+        columns |= {"all_reduce_wait_ns": wait_ns.all_reduce_ns, "broadcast_wait_ns": wait_ns.broadcast_ns}
+        rows.append((step, columns))
+    waits.close()
     return rows[_WARM_UP:]
 
 

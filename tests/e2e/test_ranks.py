@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.analysis.ranks.stragglers import compare_ranks
 from harness.analysis.state import RunStatus
+from harness.analysis.timing.phases import StepPart
 from harness.importing.importing import import_folder
 from harness.records.run import AckRow, CommandKind, CommandState, RunState
 from harness.settings.resolve import resolve
@@ -29,6 +31,7 @@ from tests.warm_start import fork_training
 pytestmark = pytest.mark.slow
 
 _SCRIPT = Path(__file__).parents[1] / "scripts" / "two_ranks.py"
+_LATE_SCRIPT = _SCRIPT.with_name("late_backward.py")
 _RUN = ("harness", "run")
 _NPROC = [*_RUN, "--nproc", "2"]
 _TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -80,6 +83,18 @@ def _is_whole(path: Path) -> bool:
         return (extent.first, extent.steps) == (1, extent.last)
 
 
+def _measures_waits(folder: RunFolder, first_step: int) -> bool:
+    """Return whether all ranks have the waits for each other from `first_step` on, as parts of the passes."""
+    waits = []
+    for path in folder.rank_logs().values():
+        with LogReader(path) as log:
+            rows = log.steps(first_step, 1_000)
+        waits += [wait for row in rows for wait in (row.all_reduce_wait_ns, row.broadcast_wait_ns)]
+        assert all((row.all_reduce_wait_ns or 0) <= row.backward_ns for row in rows)
+        assert all((row.broadcast_wait_ns or 0) <= row.forward_ns for row in rows)
+    return None not in waits
+
+
 def test_commands_take_effect_before_the_same_step_on_both_ranks(tmp_path: Path) -> None:
     with _a_run(tmp_path) as (supervisor, folder):
         for kind, values in (
@@ -100,6 +115,7 @@ def test_commands_take_effect_before_the_same_step_on_both_ranks(tmp_path: Path)
         assert supervisor.status(folder).state is RunState.STOPPED
     assert len({last_step(RunFolder(folder.path, rank)) for rank in _RANKS}) == 1
     assert all(_is_whole(path) for path in folder.rank_logs().values())
+    assert _measures_waits(folder, first_step=1)
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long)])
@@ -123,6 +139,7 @@ def test_a_sharded_model_trains_as_a_replicated_one(tmp_path: Path) -> None:
         assert status.state is RunState.FINISHED, status
         with LogReader(folder.log) as log:
             losses.append([row.loss for row in log.last_steps(10)])
+        assert _measures_waits(folder, first_step=1) is (parallel == "ddp")
     assert losses[0] == losses[1]
     assert None not in losses[0]
 
@@ -159,6 +176,16 @@ def test_a_script_trains_in_two_processes_as_without_stepscope(tmp_path: Path, w
     assert folder.request().part.ranks == 2
     assert [last_step(RunFolder(folder.path, rank)) for rank in _RANKS] == [40, 40]
     assert Supervisor(Home(tmp_path)).status(folder).state is RunState.FINISHED
+    assert _measures_waits(folder, first_step=2)  # Its models are known after the first step.
+
+
+def test_the_rank_whose_backward_pass_computes_longer_is_named(tmp_path: Path) -> None:
+    done = _run([*_NPROC, str(_LATE_SCRIPT)], tmp_path, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    comparison = compare_ranks(read_rank_steps(Home(tmp_path).runs()))
+    assert comparison is not None
+    assert comparison.straggler is not None, comparison
+    assert (comparison.straggler.rank, comparison.straggler.part) == (1, StepPart.BACKWARD)
 
 
 @pytest.mark.long

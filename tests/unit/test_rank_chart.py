@@ -10,7 +10,7 @@ from tests.figure_schema import validate_figure
 from tests.rank_steps import MS, steps_of_ranks
 
 
-def _chart(size: int, **late: object) -> dict[str, Any]:
+def _chart(size: int, **late: Any) -> dict[str, Any]:
     comparison = compare_ranks(steps_of_ranks(size, steps=100, **late))
     assert comparison is not None
     chart = heat_map(comparison, "a")

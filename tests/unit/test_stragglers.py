@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+import pytest
+
 from harness.analysis.ranks.stragglers import LEAST_STEPS, RankComparison, compare_ranks
 from harness.analysis.timing.phases import StepPart
 from harness.records.run import StepFlag, StepRow
-from tests.rank_steps import BACKWARD_NS, MS, steps_of_ranks
+from tests.rank_steps import ALL_REDUCE_NS, BACKWARD_NS, MS, steps_of_ranks
 
 
 def _compare(rows: dict[int, list[StepRow]]) -> RankComparison:
@@ -35,9 +37,60 @@ def test_the_late_rank_is_named_with_its_phase_and_what_it_costs_everybody() -> 
         assert all(abs(ns - 2 * MS) < 0.2 * MS for at, ns in enumerate(waiting) if at != 2)
 
 
-def test_no_rank_is_named_where_all_are_alike_or_hardly_late() -> None:
-    assert _late(steps_of_ranks(2)) is None
-    assert _late(steps_of_ranks(4, rank=1, column="forward_ns", by_ns=MS // 5)) is None
+@pytest.mark.parametrize("column", ["data_wait_ns", "forward_ns", "backward_ns", "optimizer_ns"])
+def test_where_the_wait_is_measured_the_late_rank_is_named_in_any_phase(column: str) -> None:
+    rows = steps_of_ranks(4, has_waits=True, rank=2, column=column, by_ns=2 * MS)
+    comparison = _compare(rows)
+    late = comparison.straggler
+    assert late is not None
+    assert (late.rank, late.part) == (2, StepPart(column.removesuffix("_ns")))
+    assert abs(late.late_ns - 2 * MS) < 0.2 * MS
+    assert comparison.all_reduce_ns is not None
+    assert abs(comparison.all_reduce_ns - ALL_REDUCE_NS) < 0.1 * MS
+    waiting = [rank.waiting_ns for rank in comparison.ranks]
+    assert all(abs(ns - (0 if at == 2 else 2 * MS)) < 0.2 * MS for at, ns in enumerate(waiting))
+
+
+def test_without_the_wait_of_each_rank_a_late_backward_pass_is_not_told_from_waiting() -> None:
+    rows = steps_of_ranks(2, has_waits=True, rank=1, column="backward_ns", by_ns=3 * MS)
+    rows[0][-1] = rows[0][-1]._replace(all_reduce_wait_ns=None)
+    comparison = _compare(rows)
+    assert (comparison.straggler, comparison.all_reduce_ns) == (None, None)
+    assert _late(steps_of_ranks(2, rank=1, column="backward_ns", by_ns=3 * MS)) is None
+
+
+def test_a_rank_is_named_for_whom_the_others_wait_in_the_forward_pass() -> None:
+    """As with batch normalization: each forward pass begins with a broadcast of its buffers."""
+    rows = steps_of_ranks(3, has_waits=True, rank=1, column="optimizer_ns", by_ns=2 * MS)
+    waiting = {
+        rank: [
+            row._replace(
+                forward_ns=row.forward_ns + 2 * MS,
+                backward_ns=row.backward_ns - 2 * MS,
+                all_reduce_wait_ns=(row.all_reduce_wait_ns or 0) - 2 * MS,
+                broadcast_wait_ns=2 * MS,
+            )
+            for row in rows[rank]
+        ]
+        for rank in (0, 2)
+    }
+    assert _late(rows | waiting) == (1, StepPart.OPTIMIZER)
+
+
+def test_a_wait_longer_than_the_backward_pass_is_no_longer_than_it() -> None:
+    rows = steps_of_ranks(2, has_waits=True)
+    odd = {
+        rank: [row._replace(all_reduce_wait_ns=10**15, broadcast_wait_ns=10**15) for row in rows[rank]]
+        for rank in rows
+    }
+    assert all(0 < rank.own_ns < rank.step_ns for rank in _compare(odd).ranks)
+
+
+@pytest.mark.parametrize("has_waits", [False, True])
+def test_no_rank_is_named_where_all_are_alike_or_hardly_late(has_waits: bool) -> None:
+    assert _late(steps_of_ranks(2, has_waits=has_waits)) is None
+    hardly = steps_of_ranks(4, has_waits=has_waits, rank=1, column="forward_ns", by_ns=MS // 5)
+    assert _late(hardly) is None
     assert _compare(steps_of_ranks(2)).sentence == "No rank keeps the others waiting (steps 1 to 100)."
 
 
@@ -59,6 +112,11 @@ def test_a_rank_that_does_not_keep_the_others_waiting_is_not_named() -> None:
     rows = steps_of_ranks(2, rank=1, column="forward_ns", by_ns=3 * MS)
     apart = [row._replace(backward_ns=BACKWARD_NS, step_ns=row.step_ns) for row in rows[0]]
     assert _late({0: apart, 1: rows[1]}) is None
+    alone = {
+        rank: [row._replace(all_reduce_wait_ns=MS // 1_000, broadcast_wait_ns=0) for row in rows_of_rank]
+        for rank, rows_of_rank in {0: apart, 1: rows[1]}.items()
+    }
+    assert _late(alone) is None
 
 
 def test_the_begin_of_the_lateness_is_found_within_a_block() -> None:
