@@ -78,7 +78,7 @@ class Steps:
                 self.profiles,
                 *([] if inspection is None else [inspection]),
                 self.unobserved,
-                *([ReferenceWork(context)] if is_cpu else []),
+                *([ReferenceWork(context, memory)] if is_cpu else []),
             ],
             instruments.step_finished,
         )

@@ -43,6 +43,10 @@ def test_each_phase_has_its_time_in_the_order_of_phases() -> None:
     assert list(phases_ns(times_ns)) == [10, 20, 30, 40, 50]
 
 
+def test_phases_measured_each_on_its_own_leave_what_lies_between_them_to_the_residual() -> None:
+    assert list(phases_ns((0, 1, 11, 13, 20, 43, 83, 90, 140))) == [10, 0, 30, 40, 50]
+
+
 def test_the_times_of_micro_batches_add_up() -> None:
     clock = Clock()
     timer = StepTimer(clock)
