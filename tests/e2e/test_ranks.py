@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from harness.supervisor import Supervisor
 from harness.supervisor.ranks import parts_of, read_rank_steps, read_ranks
 from tests.e2e.serving import free_port
 from tests.supervision import last_step, until
-from tests.warm_start import fork_training
+from tests.warm_start import fork_training, run_script
 
 pytestmark = pytest.mark.slow
 
@@ -164,14 +165,23 @@ def _run(command: list[str], home: Path, **environ: str) -> subprocess.Completed
     )
 
 
+def _run_bare(port: int, rank: int) -> str:
+    """Standard output of one rank of the script, in a process without an observer."""
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": len(_RANKS), "LOCAL_WORLD_SIZE": len(_RANKS)}
+    environ = {name: str(value) for name, value in (ranks | {"MASTER_PORT": port}).items()}
+    environ |= {"MASTER_ADDR": "localhost", "OMP_NUM_THREADS": "1"}
+    return run_script(f"import os\nos.environ |= {environ!r}\n" + _SCRIPT.read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize("watch", [_NPROC, pytest.param([*_TORCHRUN, "-m", *_RUN], marks=pytest.mark.long)])
 def test_a_script_trains_in_two_processes_as_without_stepscope(tmp_path: Path, watch: list[str]) -> None:
     """By `--nproc`, or by torchrun: the losses are those without Stepscope; each rank has a log with all
     steps."""
-    bare = _run([*_TORCHRUN, str(_SCRIPT)], tmp_path)
-    assert bare.returncode == 0, bare.stderr
+    with ThreadPoolExecutor() as pool:
+        bare, nothing = pool.map(partial(_run_bare, free_port()), _RANKS)
+    assert nothing == ""
     watched = _run([*watch, str(_SCRIPT)], tmp_path)
-    assert (watched.returncode, watched.stdout) == (0, bare.stdout), watched.stderr
+    assert (watched.returncode, watched.stdout) == (0, bare), watched.stderr
     (folder,) = Home(tmp_path).runs()
     assert folder.request().part.ranks == 2
     assert [last_step(RunFolder(folder.path, rank)) for rank in _RANKS] == [40, 40]
