@@ -8,9 +8,9 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 COMPILED := import dashboard.views, harness.cli, harness.run, streamlit.web.cli, torch._dynamo
 HOST_PORT ?= 8501
-# A file of tests stays with one worker, and files are handed out in the order of tests/conftest.py. A test of a
-# browser or of a process waits a third of its time, so that three workers keep two cores busy; with a fourth
-# one none waits for the last file.
+# A file of tests stays with one worker, and half of the workers run those of whole runs (tests/scheduling.py). A
+# test of a browser or of a process waits a third of its time, so that three workers keep two cores busy; with a
+# fourth one none waits for the last file.
 WORKERS = -n $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 2 ? cores * 3 / 2 : 4))) \
   --dist loadfile --no-loadscope-reorder
 

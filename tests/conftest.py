@@ -4,11 +4,18 @@ import gc
 import os
 import signal
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from tests.simulated_runs import SimulatedRuns
+
+# Not everywhere that single tests run is there a pytest-xdist.
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+
+    from tests.scheduling import WholeRunsApart
 
 # Nothing that is imported is garbage: collections among it take a seventh of the time to collect the tests.
 gc.disable()
@@ -30,6 +37,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     needing = [item for item in items if any(map(item.get_closest_marker, unnamed))]
     config.hook.pytest_deselected(items=needing)
     items[:] = [item for item in items if item not in needing]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "WholeRunsApart | None":
+    """Take the place of `--dist loadfile`."""
+    from tests.scheduling import WholeRunsApart
+
+    return WholeRunsApart(config, log) if config.option.dist == "loadfile" else None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _yields_to_whole_runs(request: pytest.FixtureRequest) -> None:
+    """Without other workers there is none to yield to."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        from tests.scheduling import is_whole_run, yield_to_whole_runs
+
+        if not is_whole_run(request.node.nodeid):
+            yield_to_whole_runs()
 
 
 @pytest.fixture(scope="module", autouse=True)
