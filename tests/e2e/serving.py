@@ -28,8 +28,8 @@ from tests.warm_start import fork_training
 
 ROOT = Path(__file__).parents[2]
 _PORTS = range(20_000, 32_000)
-LIGHT: dict[str, Any] = {"model": "mlp", "slow_loader_ms": 20.0}
-"""Settings of a real run that leaves the machine free for the browser: about 40 steps a second."""
+LIGHT: dict[str, Any] = {"model": "mlp", "slow_loader_ms": 40.0}
+"""Settings of a real run that leaves the machine free for the browser: about 23 steps per second."""
 
 
 def streamlit_run(port: int) -> list[str]:

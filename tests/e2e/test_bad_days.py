@@ -31,7 +31,7 @@ def survivor(window: BrowserContext, dashboard: Dashboard) -> Iterator[Tab]:
 @pytest.fixture(scope="module")
 def run(dashboard: Dashboard) -> RunFolder:
     """A run that outlives its servers, started from a shell that has gone since."""
-    dashboard.shell("run", "mlp", "--slow-loader-ms", "20", "--name", "orphan", "--detach")
+    dashboard.shell("run", "mlp", "--slow-loader-ms", "40", "--name", "orphan", "--detach")
     return dashboard.wait_for(dashboard.home.find("orphan"), RunState.RUNNING)
 
 

@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def going(dashboard: Dashboard) -> Iterator[RunFolder]:
-    """A real run on the CPU."""
-    folder = dashboard.begin("going", model="cnn")
+    """A real run on the CPU, in small and rare steps: the browser needs the processor."""
+    folder = dashboard.begin("going", model="cnn", batch_size=8, slow_loader_ms=100.0)
     yield folder
     end(folder)
 
