@@ -8,12 +8,12 @@ import pytest
 from harness.device.testing.device import FAKE_FACTS, FakeDevice
 from harness.errors import DeviceError, SettingError
 from harness.records.run import AmpMode, CommandKind, CommandState, EventKind, RunState, StepFlag
-from harness.watch.boundary import TRANSITION_STEPS, WARM_UP_STEPS, Boundary, StepAction
-from harness.watch.controller import StepController, expire
+from harness.watch.boundary import TRANSITION_STEPS, WARM_UP_STEPS
+from harness.watch.controller import expire
 from harness.watch.inbox import Inbox
 from harness.watch.live_settings import CAP_AFTER_STEPS
 from harness.watch.steps import Steps
-from tests.train_factories import Clock, Watched, a_command, a_context, a_device, raising
+from tests.train_factories import Clock, Watched, a_command, a_device, raising
 
 SETTLED = WARM_UP_STEPS + 1
 
@@ -53,36 +53,6 @@ def test_a_setting_is_applied_at_the_next_step_and_written_down_everywhere(bench
     assert (event.kind, event.label, event.command_id) == (EventKind.SETTING, "batch 16", "c1")
     assert json.loads(event.detail) == {"from": {"batch_size": 8}, "to": {"batch_size": 16}, "version": 2}
     assert bench.marks.settings_version == 2
-
-
-class Timed(StepAction):
-    """An action that is due every `period_ns`, and notes its steps."""
-
-    def __init__(self, clock: Clock, period_ns: int, *, only_measures: bool) -> None:
-        self.only_measures = only_measures
-        self.steps: list[int] = []
-        self._clock, self._period_ns, self._due_ns = clock, period_ns, 0
-
-    @property
-    def deadline_ns(self) -> int:
-        return self._due_ns
-
-    def before_step(self, boundary: Boundary) -> None:
-        if self._clock.now_ns >= self._due_ns:
-            self._due_ns = self._clock.now_ns + self._period_ns
-        self.steps.append(boundary.step)
-
-
-def test_an_action_that_only_measures_runs_alone_when_only_its_time_has_come(bench: Bench) -> None:
-    clock = Clock()
-    often, seldom = Timed(clock, 2, only_measures=True), Timed(clock, 6, only_measures=False)
-    actions: list[StepAction] = [often, seldom]
-    controller = StepController(a_context(clock_ns=clock), Inbox(), bench.steps.boundary, actions)
-    for step in range(SETTLED, SETTLED + 10):
-        clock.now_ns = step - SETTLED
-        assert controller.proceed(step)
-    assert [step - SETTLED for step in often.steps] == [0, 2, 4, 6, 8]
-    assert [step - SETTLED for step in seldom.steps] == [0, 6]
 
 
 def test_several_settings_in_one_request_are_one_change(bench: Bench) -> None:
