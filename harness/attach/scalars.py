@@ -40,10 +40,6 @@ def number_of(name: str, value: object) -> float | Tensor:
     anything but a number."""
     if type(value) is float:
         return value
-    if type(value) is Tensor and value.is_cpu and not value.dim():
-        scalar: object = value.tolist()  # Nearly always a float, and without the operation that `item` is.
-        if type(scalar) is float:
-            return scalar
     if isinstance(value, Tensor):
         if value.numel() == 1 and value.is_cpu and type(item := value.item()) is not complex:
             return float(item)
