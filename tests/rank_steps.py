@@ -11,12 +11,18 @@ ALL_REDUCE_NS = MS // 2
 
 
 def steps_of_ranks(
-    size: int, steps: int = 100, *, has_waits: bool = False, **late: object
+    size: int,
+    steps: int = 100,
+    *,
+    has_waits: bool = False,
+    backward_noise: float = 0.0,
+    seed: int = 1,
+    **late: object,
 ) -> dict[int, list[StepRow]]:
     """Steps of 10 ms with noise of 2 % in each phase. `late` has the `rank`, the `column`, the `by_ns` and
     the first step, `since`, of a rank that is late; all wait for the last one in the backward pass.
-    `has_waits` is whether that is measured."""
-    random = Random(1)
+    `has_waits` is whether that is measured; `backward_noise` is a share of the backward pass."""
+    random = Random(seed)
     rows: dict[int, list[StepRow]] = {rank: [] for rank in range(size)}
     clocks_ns = [rank * 7 * MS for rank in range(size)]
     for step in range(1, steps + 1):
@@ -25,6 +31,8 @@ def steps_of_ranks(
             times = {"data_wait_ns": MS, "h2d_ns": 0, "forward_ns": 2 * MS, "optimizer_ns": MS}
             own = {name: int(ns * random.gauss(1, 0.02)) for name, ns in times.items()}
             own["backward_ns"] = BACKWARD_NS - ALL_REDUCE_NS
+            if backward_noise:
+                own["backward_ns"] = int(own["backward_ns"] * max(0.2, random.gauss(1, backward_noise)))
             if rank == late.get("rank") and step >= int(str(late.get("since", 1))):
                 own[str(late["column"])] += int(str(late["by_ns"]))
             columns.append(own)

@@ -49,7 +49,7 @@ OPTIONS = {
     "effect": ("minutes", "seed", "at_a_time", "runs"),
     "measured": ("kinds", "count", "results", "seed"),
     "ranks": ("seed",),
-    "stragglers": ("seed",),
+    "stragglers": ("seed", "ranks"),
 }
 """The options of single benchmarks."""
 
@@ -65,6 +65,7 @@ def main() -> int:
         "--seed", type=int, help="of 'effect', 'measured', 'ranks', 'stragglers': another draw"
     )
     parser.add_argument("--at-a-time", type=int, help="of 'effect': so many runs at once, each on its cores")
+    parser.add_argument("--ranks", type=int, help="of 'stragglers': ranks of each run; by default 2, then 4")
     parser.add_argument("--runs", type=Path, help="of 'effect': a folder that keeps its runs, and has some")
     parser.add_argument("--kinds", help="of 'measured': some of alone,drift,beside,effect")
     parser.add_argument("--count", type=int, help="of 'measured': measurements of each kind")

@@ -70,12 +70,15 @@ class _Late(nn.Module):
         return outputs
 
 
-def figures(folder: Path, is_quick: bool, seed: int | None = None) -> Iterator[Figure]:
-    """How often stragglers are named, with the right phase, and how often one is named without any."""
+def figures(
+    folder: Path, is_quick: bool, seed: int | None = None, ranks: int | None = None
+) -> Iterator[Figure]:
+    """How often stragglers are named, with the right phase, and how often one is named without any; of runs
+    with so many `ranks`, by default with each of `_SIZES`."""
     del folder
     chance = random.Random(seed if seed is not None else time.time_ns())
     count = _QUICK_TRIALS if is_quick else _TRIALS
-    for size in _SIZES:
+    for size in _SIZES if ranks is None else (ranks,):
         trials = [_draw(chance, size, is_healthy=number % 2 == 1) for number in range(2 * count)]
         outcomes = list(zip(trials, _measure(trials, size), strict=True))
         named = [_is_named(trial, rows) for trial, rows in outcomes if trial.rank is not None]

@@ -31,7 +31,7 @@ distributed.init_process_group("gloo")
 torch.manual_seed(0)
 layers = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), Late(), nn.ReLU(), nn.Linear(64, 10))
 model = DistributedDataParallel(layers)
-data = TensorDataset(torch.randn(960, 32), torch.randint(0, 10, (960,)))
+data = TensorDataset(torch.randn(1_920, 32), torch.randint(0, 10, (1_920,)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for inputs, labels in DataLoader(data, batch_size=16):
     loss = nn.functional.cross_entropy(model(inputs), labels)

@@ -1,6 +1,7 @@
 """The rank that the others wait for, from the steps of all ranks."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
@@ -57,6 +58,21 @@ def test_without_the_wait_of_each_rank_a_late_backward_pass_is_not_told_from_wai
     comparison = _compare(rows)
     assert (comparison.straggler, comparison.all_reduce_ns) == (None, None)
     assert _late(steps_of_ranks(2, rank=1, column="backward_ns", by_ns=3 * MS)) is None
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_backward_passes_that_vary_hide_no_straggler_and_make_none(seed: int) -> None:
+    vary = partial(steps_of_ranks, 2, has_waits=True, backward_noise=0.2, seed=seed)
+    assert _late(vary()) is None
+    for column in ("forward_ns", "backward_ns"):
+        part = StepPart(column.removesuffix("_ns"))
+        assert _late(vary(rank=1, column=column, by_ns=2 * MS)) == (1, part)
+
+
+def test_a_late_backward_pass_is_named_once_enough_steps_are_compared() -> None:
+    late = partial(steps_of_ranks, 2, has_waits=True, rank=1, column="backward_ns", by_ns=2 * MS)
+    assert _late(late(steps=79)) is None
+    assert _late(late(steps=80)) == (1, StepPart.BACKWARD)
 
 
 def test_a_rank_is_named_for_whom_the_others_wait_in_the_forward_pass() -> None:
@@ -119,10 +135,10 @@ def test_a_rank_that_does_not_keep_the_others_waiting_is_not_named() -> None:
     assert _late(alone) is None
 
 
-def test_the_begin_of_the_lateness_is_found_within_a_block() -> None:
+def test_the_begin_of_the_lateness_is_found() -> None:
     late = _compare(steps_of_ranks(3, rank=0, column="data_wait_ns", by_ns=3 * MS, since=41)).straggler
     assert late is not None
-    assert 31 <= late.since_step <= 51
+    assert 40 <= late.since_step <= 42
 
 
 def _without(rows: Sequence[StepRow], steps: range) -> list[StepRow]:

@@ -27,17 +27,38 @@ Floats = npt.NDArray[np.float64]
 # The newest steps that all ranks have in common are compared.
 WINDOW = 100
 LEAST_STEPS = 30
-# A straggler is later than the others by this share of a step at least: than the next one in the median, and
-# than the median of the others in two of three of the newest steps.
-LEAST_SHARE = 0.08
+# Medians are those of the newest steps.
 NEWEST = 50
+# A straggler is later than the next rank by this share of a step at least, in the median.
+LEAST_SHARE = 0.08
 _EARLY_PERCENTILE = 33
-# Its wait is shorter than the others' by this share of what it is late: that is how long they wait for it.
-# Less of it where the wait itself is measured, because a rank that computes while the others wait is faster.
-_WAITED_SHARE = 0.5
-_MEASURED_WAIT_SHARE = 0.25
-# The block of steps in which the begin of a straggler is sought.
-_BLOCK = 10
+# A begin within so many of the first compared steps may as well lie before them.
+_UNSURE_STEPS = 10
+
+
+class _Demand(NamedTuple):
+    """The demands on a straggler."""
+
+    # They hold over so many of the newest steps; with fewer than `least_steps`, none is named.
+    steps: int
+    least_steps: int
+    # It is later by these shares of a step at least: than the next one in the median, and than the median of
+    # the others in two of three steps.
+    median_share: float
+    early_share: float
+    # Its wait is shorter than the others' by this share of what it is late: so long they wait for it.
+    waited_share: float
+
+
+# The whole backward pass stands for the wait.
+_UNMEASURED = _Demand(NEWEST, LEAST_STEPS, LEAST_SHARE, LEAST_SHARE, waited_share=0.5)
+# The wait is measured. It is shorter than the lateness, because a rank that computes while the others wait is
+# faster: on two cores by up to a half.
+_OUTSIDE_BACKWARD = _UNMEASURED._replace(waited_share=0.25)
+# Backward passes vary more, to and fro: on two cores beside other work, those of healthy ranks differed by up
+# to 14 % of a step in the median of 50 steps. In two of three of 100 steps, one was later by 4 % at most in
+# 70 healthy runs, and by 7 % at least in 47 of 51 runs in which it was late by 20 %.
+_IN_BACKWARD = _Demand(WINDOW, 80, 0.05, 0.05, waited_share=0.25)
 
 
 class RankTimes(NamedTuple):
@@ -94,7 +115,7 @@ class RankComparison(NamedTuple):
             return f"No rank keeps the others waiting (steps {_span(self)})."
         since = (
             f"at least since step {words.count(late.since_step)}"
-            if late.since_step <= self.first_step + _BLOCK
+            if late.since_step <= self.first_step + _UNSURE_STEPS
             else f"since about step {words.count(late.since_step)}"
         )
         return (
@@ -200,15 +221,14 @@ def _find_straggler(
     wait: Floats,
     parts: Mapping[StepPart, Floats],
 ) -> Straggler | None:
-    """Find it by the work outside of the backward pass first: on few cores, backward passes differ by what
-    the other ranks do meanwhile. `parts` sum to `own`."""
+    """Find it by its work outside of the backward pass, or by the backward pass. `parts` sum to `own`."""
     step_ns = float(np.median((own + wait)[:, -NEWEST:]))
     backward = parts.get(StepPart.BACKWARD)
     if backward is None:
-        late = _latest(own, wait, step_ns, _WAITED_SHARE)
+        late = _latest(own, wait, step_ns, _UNMEASURED)
     else:
-        late = _latest(own - backward, wait, step_ns, _MEASURED_WAIT_SHARE)
-        late = late or _latest(own, wait, step_ns, _MEASURED_WAIT_SHARE)
+        late = _latest(own - backward, wait, step_ns, _OUTSIDE_BACKWARD)
+        late = late or _latest(backward, wait, step_ns, _IN_BACKWARD)
     if late is None:
         return None
     by_part = {part: np.median(_lateness(values, late.at)[-NEWEST:]) for part, values in parts.items()}
@@ -218,34 +238,34 @@ def _find_straggler(
         StepPart.DATA_WAIT if part is StepPart.GAP else part,
         late.saved_ns,
         late.saved_ns / step_ns,
-        steps[_begin(late.late_ns, LEAST_SHARE * step_ns)],
+        steps[_begin(late.late_ns, late.saved_ns)],
     )
 
 
 class _Latest(NamedTuple):
-    """The rank with the longest own time, by its index: how much earlier a step would end without it, and by
-    how much it is late in each step."""
+    """The rank that takes longest for some work, by its index: how much earlier a step would end without it,
+    and by how much it is late in each step."""
 
     at: int
     saved_ns: float
     late_ns: Floats
 
 
-def _latest(own: Floats, wait: Floats, step_ns: float, waited_share: float) -> _Latest | None:
-    """Return the rank that is later than the others by enough of a step, in enough of the newest steps, and
-    that they wait for: by `waited_share` of what it is late, at least."""
-    newest = np.s_[:, -NEWEST:]
-    typical = np.median(own[newest], axis=1)
+def _latest(work: Floats, wait: Floats, step_ns: float, demand: _Demand) -> _Latest | None:
+    """Return the rank that takes longest for `work` if it meets the demands."""
+    newest = np.s_[:, -demand.steps :]
+    typical = np.median(work[newest], axis=1)
     at = int(np.argmax(typical))
     # Without this rank, a step would end so much earlier: the next one is waited for then.
     saved_ns = float(typical[at] - _others(typical, at).max())
-    late_ns = _lateness(own, at)
-    least_ns = LEAST_SHARE * step_ns
-    if saved_ns < least_ns or np.percentile(late_ns[-NEWEST:], _EARLY_PERCENTILE) < least_ns:
+    late_ns = _lateness(work, at)
+    early_ns = np.percentile(late_ns[-demand.steps :], _EARLY_PERCENTILE)
+    is_late = saved_ns >= demand.median_share * step_ns and early_ns >= demand.early_share * step_ns
+    if work.shape[1] < demand.least_steps or not is_late:
         return None
     wait_ns = np.median(wait[newest], axis=1)
-    if _others(wait_ns, at).min() - wait_ns[at] < waited_share * saved_ns:
-        return None
+    if _others(wait_ns, at).min() - wait_ns[at] < demand.waited_share * saved_ns:
+        return None  # The others do not wait for it.
     return _Latest(at, saved_ns, late_ns)
 
 
@@ -255,12 +275,11 @@ def _lateness(values: Floats, at: int) -> Floats:
     return late
 
 
-def _begin(late_ns: Floats, least_ns: float) -> int:
-    """Return the index of the first of the steps, up to the newest, in whose blocks the rank is late."""
-    begin = len(late_ns) - _BLOCK
-    while begin > 0 and np.median(late_ns[max(0, begin - _BLOCK) : begin]) >= least_ns:
-        begin -= _BLOCK
-    return max(0, begin)
+def _begin(late_ns: Floats, typical_ns: float) -> int:
+    """Return the index of the step since which a rank is late by `typical_ns`: the one from which on the
+    lateness beyond half of that has the largest sum."""
+    beyond_ns = np.clip(late_ns, 0, typical_ns) - typical_ns / 2
+    return int(np.argmax(np.cumsum(beyond_ns[::-1])[::-1]))
 
 
 def _others(values: Floats, at: int) -> Floats:
