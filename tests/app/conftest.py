@@ -17,6 +17,7 @@ from harness.settings import Settings
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from tests.simulated_runs import SimulatedRuns
+from tests.supervision import PATIENCE_S
 
 APP = str(Path(__file__).parents[2] / "dashboard" / "page.py")
 
@@ -130,7 +131,7 @@ def open_page() -> Open:
     """Opens a page ("live", "runs", "new", "system") with query parameters, and runs it once."""
 
     def opened(page: str = "live", **query: str) -> AppTest:
-        app = AppTest.from_file(APP, default_timeout=60)
+        app = AppTest.from_file(APP, default_timeout=PATIENCE_S)
         for name, value in query.items():
             app.query_params[name] = value
         app.run()
