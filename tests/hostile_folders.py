@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from harness.demo.writing import write
-from harness.records.run import CommandKind, CommandRow, ExitRow
+from harness.records.run import CommandKind, CommandRow, ExitRow, StepRow
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.home import Home
@@ -112,13 +112,8 @@ KINDS = ("pipe", "folder", "loop", "link", "device", "socket", "nothing")
 _ENDLESS = (
     "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS step, x AS t_ns FROM n"
 )
-_STEP = "INSERT INTO steps SELECT {step}, " + (
-    "t_ns, step_ns, data_wait_ns, h2d_ns, forward_ns, backward_ns, optimizer_ns, device_step_ns, "
-    "device_h2d_ns, device_forward_ns, device_backward_ns, device_optimizer_ns, device_gap_ns, loss, "
-    "loss_state, samples, tokens, allocated_bytes, reserved_bytes, active_bytes, peak_allocated_bytes, "
-    "peak_reserved_bytes, inactive_split_bytes, alloc_retries, ooms, rss_bytes, settings_version, flags "
-    "FROM steps WHERE step = 5"
-)
+_COLUMNS = ", ".join(name for name in StepRow._fields if name != "step")
+_STEP = f"INSERT INTO steps (step, {_COLUMNS}) SELECT {{step}}, {_COLUMNS} FROM steps WHERE step = 5"
 _EVENTS = """INSERT INTO events (t_ns, step, kind, severity, label, message, detail)
     WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 300000)
     SELECT x, x % 60, 'setting', 'info', 'x', 'y', '{}' FROM n"""
