@@ -237,7 +237,8 @@ def test_a_script_runs_in_its_folder_with_its_arguments_and_its_exit_code(
     assert status.state is RunState.FAILED
     assert f"exited with {len(word) - 256}" in status.message
     assert last_step(folder) == 5
-    assert any(str([word, "--on"]) in line for line in folder.output_tail())
+    # Its interpreter writes what it printed when it ends, after the log has the run's end.
+    until(folder.output_tail, lambda lines: any(str([word, "--on"]) in line for line in lines))
     shown = folder.request().script
     assert shown is not None
     assert (shown.command, shown.arguments[1]) == ("train.py", "--on")
