@@ -37,6 +37,7 @@ BENCHMARKS: Mapping[str, str] = {
     "predict": "tests.bench.predict",
     "effect": "tests.bench.effect",
     "measured": "tests.bench.measured",
+    "rank-waits": "tests.bench.rank_waits",
     "ranks": "tests.bench.ranks",
     "stragglers": "tests.bench.stragglers",
 }
