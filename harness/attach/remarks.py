@@ -91,12 +91,7 @@ class Remarks:
             step = under_way.ended + 1 if is_begun else max(1, under_way.ended)
             if is_begun and _LOSS in numbers:
                 under_way.logged_loss = numbers[_LOSS]
-        guard = self._guard
-        if guard.is_on:  # As `guard.run`, without a call.
-            try:
-                self._scalars.write(step, numbers)
-            except Exception as error:  # noqa: BLE001  # see `harness.attach.guard`
-                guard.failed(error)
+        self._guard.run(self._scalars.write, step, numbers)
 
     def note(self, text: object) -> None:
         """Record an event at the step under way."""

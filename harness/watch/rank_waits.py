@@ -11,7 +11,7 @@ callbacks of its own, and the last part is the one in which the reducer waits. A
 gradient has no measurement, nor has FSDP, whose ranks also wait within the backward pass for weights.
 
 A model with buffers (of batch normalization) receives those of rank 0 at the begin of each forward pass, and
-waits there for the ranks that are late by then.
+waits there for the ranks that begin it later.
 """
 
 from collections.abc import Callable

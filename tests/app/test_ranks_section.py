@@ -45,7 +45,7 @@ def test_the_late_rank_is_named_and_each_rank_has_its_times(home: Home, open_pag
     assert {len(trace["y"]) for trace in drawn["rank_phases"]["data"]} == {3}
 
 
-def test_communication_is_told_from_computing(home: Home, open_page: Open) -> None:
+def test_communication_is_shown_apart_from_computing(home: Home, open_page: Open) -> None:
     rows = steps_of_ranks(2, has_waits=True, rank=1, column="backward_ns", by_ns=2 * MS)
     with patch("dashboard.canvas.live_plotly") as draw:
         app = open_page(run=_a_run(home, 2, rows).run_id)

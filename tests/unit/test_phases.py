@@ -26,7 +26,7 @@ def test_shares_are_those_of_all_time_and_sum_to_one() -> None:
     assert sum(entry.share for entry in timing.cpu.parts) == pytest.approx(1.0)
 
 
-def test_communication_is_told_from_computing_where_every_step_has_it() -> None:
+def test_communication_is_a_part_of_its_own_where_every_step_has_it() -> None:
     rows = [
         row._replace(all_reduce_wait_ns=row.backward_ns // 4, broadcast_wait_ns=row.forward_ns // 2)
         for row in some_steps()

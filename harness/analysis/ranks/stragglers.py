@@ -5,7 +5,7 @@ What differs is how: a rank that is late with its own work waits little at the e
 where buffers are broadcast at the begin of the forward pass, and the others wait there for it. So a rank's
 *own time* is that of its step without these waits (`StepRow.all_reduce_wait_ns`, `broadcast_wait_ns`), and a
 straggler's is longer than the others' by about what its waits are shorter. The shortest wait for the
-all-reduce of all ranks in a step is nobody's lateness: it is the all-reduce itself.
+all-reduce of all ranks in a step is the all-reduce itself, and not the lateness of a rank.
 
 Where a rank lacks the waits (FSDP, GPUs, earlier logs), the whole backward pass stands for them. A rank whose
 backward pass itself computes longer cannot be told then: all ranks' backward passes are equally long. Where
