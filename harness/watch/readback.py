@@ -46,8 +46,9 @@ class LossReader:
         """`ring` is a vector in pinned memory, None on a synchronous device."""
         self._slots = () if ring is None else ring.unbind()
         self._free = deque(range(len(self._slots)))
+        # As `item`, which passes the interpreter's lock to training and back for each loss.
         self.take: Callable[[Tensor], LossTicket | None] = (
-            attrgetter("item") if ring is None else self._take_slot
+            attrgetter("tolist") if ring is None else self._take_slot
         )
 
     @classmethod

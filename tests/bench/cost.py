@@ -99,14 +99,14 @@ def _measure(step_ms: float, folder: Path, is_quick: bool) -> Measured:
     again."""
     processes, seconds = _QUICK_PROCESSES if is_quick else _PROCESSES
     outcome: dict[str, list[Costs] | str] = {}
-    with _fresh_processes() as pool:
+    with fresh_processes() as pool:
         batch = pool.submit(_batch, step_ms).result()
     ours: dict[str, Callable[[Path], Costs]] = {
         "Stepscope": partial(_stepscope, batch, seconds),
         "floor": partial(_floor, batch, seconds),
         "nothing": partial(_nothing, batch, seconds),
     }
-    with _fresh_processes() as pool:
+    with fresh_processes() as pool:
         for number in range(processes):
             for name, measure in ours.items():
                 with tempfile.TemporaryDirectory(dir=folder) as place:
@@ -117,7 +117,8 @@ def _measure(step_ms: float, folder: Path, is_quick: bool) -> Measured:
     return outcome
 
 
-def _fresh_processes() -> ProcessPoolExecutor:
+def fresh_processes() -> ProcessPoolExecutor:
+    """A new process for each task, one at a time."""
     return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1)
 
 
@@ -137,26 +138,26 @@ def _ratios(step_ms: float, most: float, measured: Measured) -> Iterator[Figure]
     if isinstance(ours, str):
         raise ValueError(ours)
     where = f"{step_ms:g} ms step"
-    yield Figure(f"{where}: bare, median", _of_each(ours, "by_short", lambda turn: turn.bare.median_us), "µs")
+    yield Figure(f"{where}: bare, median", of_each(ours, "by_short", lambda turn: turn.bare.median_us), "µs")
     for name, costs in measured.items():
         if isinstance(costs, str):
             yield Figure(f"{where}: {name}", [], "×", note=costs)
             continue
         limit = most if name == "Stepscope" else None
-        means = _of_each(costs, "by_long", lambda turn: turn.observed.mean_us / turn.bare.mean_us)
+        means = of_each(costs, "by_long", lambda turn: turn.observed.mean_us / turn.bare.mean_us)
         yield Figure(f"{where}: {name}, on average", means, "×", limit)
-        medians = _of_each(costs, "by_short", lambda turn: turn.observed.median_us / turn.bare.median_us)
+        medians = of_each(costs, "by_short", lambda turn: turn.observed.median_us / turn.bare.median_us)
         yield Figure(f"{where}: {name}, median", medians, "×")
-        extra_us = _of_each(costs, "by_long", lambda turn: turn.extra.mean_us)
+        extra_us = of_each(costs, "by_long", lambda turn: turn.extra.mean_us)
         yield Figure(f"{where}: {name} adds on average", extra_us, "µs")
-        cpu_us = _of_each(costs, "by_long", lambda turn: turn.extra.cpu_us)
+        cpu_us = of_each(costs, "by_long", lambda turn: turn.extra.cpu_us)
         yield Figure(f"{where}: {name}, processor time of the training thread", cpu_us, "µs")
-        others_us = _of_each(costs, "by_long", lambda turn: turn.extra.others_us)
+        others_us = of_each(costs, "by_long", lambda turn: turn.extra.others_us)
         yield Figure(f"{where}: {name}, processor time of the process's other threads", others_us, "µs")
 
 
-def _of_each(processes: list[Costs], blocks: str, value: Callable[[Turn], float]) -> list[float]:
-    """One value per process: the median of its turns."""
+def of_each(processes: list[Costs], blocks: str, value: Callable[[Turn], float]) -> list[float]:
+    """Return one value per process: the median of its turns, with `blocks` of `Costs`."""
     return [median(value(turn) for turn in getattr(costs, blocks)) for costs in processes]
 
 

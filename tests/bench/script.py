@@ -1,65 +1,60 @@
 """What Stepscope adds to a step of a person's own loop on the CPU, beside what it adds to the catalog's loop.
 
-Blocks of the same steps in one process take turns: bare, as under `stepscope run` (zero lines), bare, with
-the two lines and `run.log`. Each block under watch opens a run of its own, takes some steps, and is compared
-with the bare ones before and after it. The bare loop is without Stepscope: torch's entry points are its own
-again. The catalog's loop takes turns with its own bare loop, with steps about as long.
+Blocks of steps are bare and under watch in turns, as with the catalog's loop (`tests.bench.cost`): short ones
+for the median, and such of a second for the mean; both begin with steps that do not count, because the
+interpreter optimizes its calls anew after torch's entry points were exchanged. Each process has one
+run, as under `stepscope run` (zero
+lines) or with the two lines and `run.log`, and gives one value. In bare blocks torch's entry points are its
+own, and what watches the run is held back.
 """
 
 import itertools
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import product
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from statistics import fmean, median
-from typing import Any, NamedTuple, Protocol
+from statistics import median
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import stepscope
+from harness.attach.hooks import Hooks
 from harness.device.cpu.device import CpuDevice
-from tests.bench.blocks import find_batch, on_one_thread, sized_workload
-from tests.bench.cost import recorded_turns
+from harness.settings.spec import change
+from tests.bench.blocks import (
+    LONG_S,
+    SETTLE_S,
+    WARM_UP_STEPS,
+    Block,
+    Costs,
+    Cpu,
+    Turn,
+    block_of,
+    find_batch,
+    on_one_thread,
+    sized_workload,
+    turns,
+)
+from tests.bench.cost import fresh_processes, of_each, recorded_turns
 from tests.bench.figures import Figure
 
-_TURNS, _QUICK_TURNS = 30, 4
-_STEPS, _DISCARDED = 600, 100
-_BATCH, _WIDTH = 64, 256
-_OWN_TURN_S = 1.0
+_PROCESSES, _QUICK_PROCESSES = (8, 10.0), (3, 4.0)
+"""How many for each form, and for how many seconds each process takes short blocks, and then long ones."""
+_SHORT_STEPS, _LEFT_OUT = 200, 60
+_BATCH, _WIDTH, _SAMPLES = 64, 256, 38_400
 MOST_US = 15.0
 
 
-class _Block(NamedTuple):
-    """Microseconds per step: of the median one, on average, and of the processor time of its thread."""
+class _Endless(Sampler[int]):
+    """The indices of all samples, again and again."""
 
-    median_us: float
-    mean_us: float
-    cpu_us: float
-
-    def minus(self, before: "_Block", after: "_Block") -> "_Block":
-        return _Block(*(one - fmean(bare) for one, *bare in zip(self, before, after, strict=True)))
-
-
-class _Turn(NamedTuple):
-    """The mean of the bare blocks before and after a block under watch, and what that adds."""
-
-    bare: _Block
-    extra: _Block
-
-
-class _Times(Protocol):
-    """Microseconds per step, as in `_Block` and in the blocks of the catalog's loop."""
-
-    @property
-    def median_us(self) -> float: ...
-
-    @property
-    def mean_us(self) -> float: ...
-
-    @property
-    def cpu_us(self) -> float: ...
+    def __iter__(self) -> Iterator[int]:
+        return itertools.cycle(range(_SAMPLES))
 
 
 class _Loop:
@@ -69,76 +64,156 @@ class _Loop:
         torch.manual_seed(1)
         self.model = nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, 10))
         self.optimizer = torch.optim.Adam(self.model.parameters())
-        samples = _BATCH * _STEPS
-        data = TensorDataset(torch.randn(samples, _WIDTH), torch.randint(0, 10, (samples,)))
-        self.loader: DataLoader[Any] = DataLoader(data, batch_size=_BATCH, num_workers=0)
+        data = TensorDataset(torch.randn(_SAMPLES, _WIDTH), torch.randint(0, 10, (_SAMPLES,)))
+        self.loader: DataLoader[Any] = DataLoader(data, batch_size=_BATCH, sampler=_Endless())
 
-    def bare(self) -> _Block:
-        return self._measure(self.loader, None)
-
-    def with_zero_lines(self, home: Path) -> _Block:
-        with stepscope.watch(self.model, self.optimizer, home=home):
-            return self._measure(self.loader, None)
-
-    def with_two_lines(self, home: Path) -> _Block:
-        with stepscope.watch(self.model, self.optimizer, home=home) as run:
-            return self._measure(run.steps(self.loader), run)
-
-    def _measure(self, batches: Iterable[Any], run: stepscope.Run | None) -> _Block:
-        ends_ns: list[int] = []
-        cpu_ns = 0
-        for step, (inputs, labels) in enumerate(batches):
-            if step == _DISCARDED:
-                cpu_ns = time.thread_time_ns()
+    def take(self, batches: Iterator[Any], steps: int, log: Callable[..., None] | None = None) -> Block:
+        """Take so many steps, more than `_LEFT_OUT`."""
+        began = Cpu.now()
+        ends_ns = [time.perf_counter_ns()]
+        for step in range(steps):
+            if step == _LEFT_OUT:
+                began = Cpu.now()
+            inputs, labels = next(batches)
             loss = nn.functional.cross_entropy(self.model(inputs), labels)
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
-            if run is not None:
-                run.log(loss=loss)
+            if log is not None:
+                log(loss=loss)
             ends_ns.append(time.perf_counter_ns())
-        taken = len(ends_ns) - _DISCARDED
-        cpu_us = (time.thread_time_ns() - cpu_ns) / taken / 1e3
-        ends_ns = ends_ns[_DISCARDED - 1 :]
-        steps_us = [(end - begin) / 1e3 for begin, end in itertools.pairwise(ends_ns)]
-        return _Block(median(steps_us), fmean(steps_us), cpu_us)
+        cpu = Cpu.now().since(began, steps - _LEFT_OUT)
+        return block_of([end - start for start, end in itertools.pairwise(ends_ns)][_LEFT_OUT:], cpu)
+
+
+class _Watched:
+    """A loop under watch, which can be left for a while."""
+
+    def __init__(self, loop: _Loop, run: stepscope.Run) -> None:
+        self._loop = loop
+        session = None if run._attachment is None else run._attachment.session
+        assert session is not None
+        assert session.watch is not None
+        self._session = session
+        training = session.remarks.observation.training
+        # Each step is to be recorded.
+        training.settings = change(training.settings, {"measure_overhead": False})
+        self._may_run = threading.Event()
+        self._may_run.set()
+        context: Any = session.watch.context
+        context.guard.run = self._in_time(context.guard.run)  # The jobs of the sampler.
+        context.journal._gather = self._in_time(context.journal._gather)  # The writer's rows.
+
+    def _in_time(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        def wait(*arguments: Any) -> Any:
+            self._may_run.wait()
+            return work(*arguments)
+
+        return wait
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Until the end of the context, torch is as without Stepscope, and nothing watches."""
+        session = self._session
+        self._may_run.clear()
+        time.sleep(SETTLE_S)
+        session._hooks.close()
+        try:
+            yield
+        finally:
+            session._hooks = hooks = Hooks(session, session._entries)
+            hooks.follow([self._loop.model])
+            self._may_run.set()
 
 
 def figures(folder: Path, is_quick: bool) -> Iterator[Figure]:
-    """The differences of all turns, and their ratios to the bare loop."""
-    turns = _QUICK_TURNS if is_quick else _TURNS
-    with on_one_thread():
-        bare_us, forms = _turns(folder, turns)
-        yield Figure("bare loop, median step", bare_us, "µs")
-        for form, compared in forms.items():
-            yield from _compared(form, [(turn.extra, turn.bare) for turn in compared], MOST_US)
-        device = CpuDevice.open()
-        workload = sized_workload(device, find_batch(device, median(bare_us) / 1e3))
-        own = recorded_turns(workload, device, folder, _STEPS * median(bare_us) / 1e6, turns * _OWN_TURN_S)
-        workload.close()
-    yield from _compared("the catalog's loop", [(turn.extra, turn.bare) for turn in own], None)
+    """What is added to the bare loop, and the ratios to it."""
+    processes, seconds = _QUICK_PROCESSES if is_quick else _PROCESSES
+    measured: dict[str, list[Costs]] = {form: [] for form in _FORMS}
+    own: list[Costs] = []
+    with fresh_processes() as pool:
+        for number in range(processes):
+            for form, costs in measured.items():
+                costs.append(pool.submit(_costs, form, folder / f"{number} {form}", seconds).result())
+            bare_us = median(turn.bare.median_us for turn in costs[-1].by_short)
+            place = folder / f"{number} own"
+            place.mkdir()
+            own.append(pool.submit(_own_costs, bare_us / 1e3, place, seconds).result())
+    first = next(iter(measured.values()))
+    yield Figure("bare loop, median step", of_each(first, "by_short", lambda turn: turn.bare.median_us), "µs")
+    for form, costs in measured.items():
+        yield from _compared(form, costs, MOST_US)
+    yield from _compared("the catalog's loop", own, None)
 
 
-def _compared(form: str, turns: Sequence[tuple[_Times, _Times]], most_us: float | None) -> Iterator[Figure]:
+def _compared(form: str, costs: list[Costs], most_us: float | None) -> Iterator[Figure]:
     """The figures of what is added to bare blocks."""
-    yield Figure(f"{form}: added to the median step", [one.median_us for one, _ in turns], "µs", most_us)
-    ratios = [1 + one.median_us / bare.median_us for one, bare in turns]
+
+    def figure(what: str, blocks: str, value: Callable[[Turn], float], limit: float | None = None) -> Figure:
+        return Figure(f"{form}: {what}", of_each(costs, blocks, value), "µs", limit)
+
+    yield figure("added to the median step", "by_short", lambda turn: turn.extra.median_us, most_us)
+    ratios = of_each(costs, "by_short", lambda turn: turn.observed.median_us / turn.bare.median_us)
     yield Figure(f"{form}: median step to the bare one", ratios, "×")
-    yield Figure(f"{form}: added to the mean step", [one.mean_us for one, _ in turns], "µs")
-    yield Figure(f"{form}: added processor time of the thread", [one.cpu_us for one, _ in turns], "µs")
+    yield figure("added to the mean step", "by_long", lambda turn: turn.extra.mean_us)
+    yield figure("added processor time of the thread", "by_long", lambda turn: turn.extra.cpu_us)
+    yield figure("processor time of the other threads", "by_long", lambda turn: turn.extra.others_us)
 
 
-def _turns(folder: Path, turns: int) -> tuple[list[float], dict[str, list[_Turn]]]:
-    loop = _Loop()
-    loop.with_two_lines(folder / "warm")
-    forms = {"zero lines": loop.with_zero_lines, "two lines and run.log": loop.with_two_lines}
-    compared: dict[str, list[_Turn]] = {form: [] for form in forms}
-    before = loop.bare()
-    bare_us = [before.median_us]
-    for turn, (form, take) in product(range(turns), forms.items()):
-        watched, after = take(folder / f"{turn} {form}"), loop.bare()
-        bare = _Block(*map(fmean, zip(before, after, strict=True)))
-        compared[form].append(_Turn(bare, watched.minus(before, after)))
-        bare_us.append(after.median_us)
-        before = after
-    return bare_us, compared
+def _costs(form: str, home: Path, seconds: float) -> Costs:
+    with on_one_thread():
+        loop = _Loop()
+        with stepscope.watch(loop.model, loop.optimizer, home=home) as run:
+            watched, take = _Watched(loop, run), _FORMS[form](loop, run)
+            with watched.left():
+                bare = partial(loop.take, iter(loop.loader))
+                bare(WARM_UP_STEPS)
+                step_us = bare(WARM_UP_STEPS).median_us
+            take(WARM_UP_STEPS)
+            costs = Costs(
+                *(_turns(watched, bare, take, step_us, block_s, seconds) for block_s in (0.0, LONG_S))
+            )
+    return costs
+
+
+def _turns(
+    watched: _Watched,
+    bare: Callable[[int], Block],
+    take: Callable[[int], Block],
+    step_us: float,
+    block_s: float,
+    seconds: float,
+) -> list[Turn]:
+    steps = max(_SHORT_STEPS, int(block_s * 1e6 / step_us))
+    pairs = max(3, int(seconds * 1e6 / step_us / steps / 2))
+    between, observed = [], []
+    for _ in range(pairs):
+        with watched.left():
+            between.append(bare(steps))
+        observed.append(take(steps))
+    with watched.left():
+        between.append(bare(steps))
+    return turns(observed, between)
+
+
+def _own_costs(step_ms: float, folder: Path, seconds: float) -> Costs:
+    with on_one_thread():
+        device = CpuDevice.open()
+        workload = sized_workload(device, find_batch(device, step_ms))
+        costs = Costs(
+            *(recorded_turns(workload, device, folder, block_s, seconds) for block_s in (0.0, LONG_S))
+        )
+        workload.close()
+    return costs
+
+
+def _with_zero_lines(loop: _Loop, run: stepscope.Run) -> Callable[[int], Block]:
+    del run
+    return partial(loop.take, iter(loop.loader))
+
+
+def _with_two_lines(loop: _Loop, run: stepscope.Run) -> Callable[[int], Block]:
+    return partial(loop.take, iter(run.steps(loop.loader)), log=run.log)
+
+
+_FORMS = {"zero lines": _with_zero_lines, "two lines and run.log": _with_two_lines}
