@@ -61,9 +61,9 @@ def main() -> int:
         handler.is_unwinding_allowed = False
     except KeyboardInterrupt:
         code = INTERRUPTED_CODE
-        # If it was raised within `exec` of a string, as dataclasses use it, `python -m` would kill itself by
-        # SIGINT in the end, although it was caught. The next evaluation of a string takes that back.
-        eval("None")
+    # After an interrupt within `exec` of a string, as dataclasses use it, Python would kill itself by SIGINT
+    # in the end, wherever it was caught. The next evaluation of a string takes that back.
+    eval("None")
     return code
 
 

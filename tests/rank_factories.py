@@ -35,6 +35,7 @@ class RankThread:
 
     Attributes:
         applied: the ids of the commands that it carried out, with the step before which it did.
+        repeated: the ids of those that were proposed again, because a rank had answered too late.
         context: its context.
     """
 
@@ -42,6 +43,7 @@ class RankThread:
         self.store = RankStore(store, place)
         self.context = _Context()
         self.applied: list[tuple[str, int]] = []
+        self.repeated: set[str] = set()
         self._inbox = Inbox()
         self._random = Random(seed)
         self._agreement = Agreement(self.store, cast(RunContext, self.context), self._inbox, pace)
@@ -57,6 +59,8 @@ class RankThread:
             proposal = self.store.proposal(self._taken + 1)
             if proposal is not None:
                 self._taken += 1
+                if proposal.attempt:
+                    self.repeated.add(proposal.command.command_id)
                 payload = json.dumps([proposal.number, proposal.attempt, *proposal.command])
                 self._inbox.put(CommandRow(proposal.command.command_id, 0, PROPOSAL, payload, "test"))
 

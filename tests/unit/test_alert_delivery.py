@@ -72,15 +72,16 @@ def test_a_server_that_hangs_is_left_after_the_time_limit(receiver: Receiver) ->
 
 @pytest.mark.slow
 def test_a_server_that_drips_its_answer_is_left_after_the_time_limit(receiver: Receiver) -> None:
-    receiver.drips_s = _SHORT_S / 4
-    webhook = Webhook(receiver.url, timeout_s=_SHORT_S)
+    timeout_s = 0.6
+    receiver.drips_s = timeout_s / 30  # On a busy machine, too, much more often than the limit of a wait.
+    webhook = Webhook(receiver.url, timeout_s=timeout_s)
     began_s = time.monotonic()
     for _ in range(5):
-        with pytest.raises(DeliveryError, match=r"no complete answer within 0\.2 s"):
+        with pytest.raises(DeliveryError, match=r"no complete answer within 0\.6 s"):
             webhook.send(an_alert())
     with pytest.raises(DeliveryError, match="5 requests have had no complete answer so far"):
         webhook.send(an_alert())
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 10
 
 
 def test_nobody_at_the_address_is_a_sentence() -> None:
