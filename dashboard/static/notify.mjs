@@ -55,7 +55,7 @@ function update(bell) {
   bell.report(on);
 }
 
-// True for the first tab of this browser that has the alert.
+// True if no tab of this browser is known to have shown the alert; from then on one has.
 function claim(key) {
   let shown = [];
   try {
@@ -77,6 +77,18 @@ function show(alert) {
   }
 }
 
+// The first tab of this browser that has the alert shows it. Two tabs may both look at what was shown before either
+// has written, so a lock with the name of the alert decides; its tab keeps it.
+function showOnce(alert) {
+  const first = (lock) => {
+    if (!lock || !claim(alert.key)) return undefined;
+    show(alert);
+    return new Promise(() => {});
+  };
+  if (navigator.locks) navigator.locks.request(`${SHOWN} ${alert.key}`, { ifAvailable: true }, first);
+  else first({});
+}
+
 export function render({ data, parentElement, setStateValue }) {
   let bell = bells.get(parentElement);
   if (!bell) bells.set(parentElement, (bell = open(parentElement)));
@@ -87,7 +99,7 @@ export function render({ data, parentElement, setStateValue }) {
   if (data.is_on) {
     const fresh = known === null ? [] : data.alerts.filter((alert) => !known.has(alert.key));
     known = new Set(data.alerts.map((alert) => alert.key));
-    if (isOn()) fresh.filter((alert) => claim(alert.key)).forEach(show);
+    if (isOn()) fresh.forEach(showOnce);
   }
   return () => {
     bell.button.remove();
