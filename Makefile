@@ -27,13 +27,14 @@ $(VENV)/.runtime: requirements.txt constraints.txt pyproject.toml
 	@touch $@
 
 # Torch is half of the files, so that another pip installs the rest meanwhile. Only the last pip decides: where a
-# pin is not for this system the others may fail. What the tests import, and the tests themselves, are compiled
-# once, before every worker would do it.
+# pin is not for this system the others may fail. With setuptools at hand the package is built without an
+# environment of its own. What the tests import, and the tests themselves, are compiled once, before every worker
+# would do it.
 $(VENV)/.dev: requirements.txt constraints.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@grep -v '^torch==' constraints.txt >$(VENV)/others.txt
-	@$(PIP) --no-deps torch & $(PIP) --no-deps -r $(VENV)/others.txt; wait
-	$(PIP) -e '.[dev]'
+	@$(PIP) --no-deps torch setuptools & $(PIP) --no-deps -r $(VENV)/others.txt; wait
+	$(PIP) --no-build-isolation -e '.[dev]'
 	@$(BIN)/python -m pytest --collect-only --quiet >$(VENV)/collected.log 2>&1 & \
 	  $(BIN)/python -c "$(COMPILED)"; code=$$?; wait; exit $$code
 	@touch $(VENV)/.runtime $@

@@ -53,6 +53,6 @@ def test_a_table_is_written_between_the_marks_that_name_it() -> None:
         with_table(text, "page", "new")
 
 
-@pytest.mark.parametrize("name", ["cost-short", "cost-long", "cost-within", "page"])
+@pytest.mark.parametrize("name", ["cost-short", "cost-long", "cost-within", "script", "page"])
 def test_the_docs_have_a_place_for_the_tables_that_are_generated(name: str) -> None:
     assert "| a |" in with_table(DOC.read_text(encoding="utf-8"), name, "| a |")
