@@ -1,11 +1,10 @@
 """What Stepscope adds to a step of a person's own loop on the CPU, beside what it adds to the catalog's loop.
 
 Blocks of steps are bare and under watch in turns, as with the catalog's loop (`tests.bench.cost`): short ones
-for the median, and such of a second for the mean; both begin with steps that do not count, because the
-interpreter optimizes its calls anew after torch's entry points were exchanged. Each process has one
-run, as under `stepscope run` (zero
-lines) or with the two lines and `run.log`, and gives one value. In bare blocks torch's entry points are its
-own, and what watches the run is held back.
+for the median, blocks of one second for the mean. The first steps of a block do not count, because the
+interpreter optimizes its calls anew after torch's entry points were exchanged. Each process has one run, as
+under `stepscope run` (zero lines) or with the two lines and `run.log`, and gives one value. In bare blocks
+torch's entry points are its own, and what watches the run is held back.
 """
 
 import itertools
