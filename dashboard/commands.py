@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dashboard import state
+from dashboard.callbacks import to_the_end
 from dashboard.data.runs import RunView, supervisor
 from dashboard.form import setting_value
 from harness.errors import StepscopeError
@@ -30,11 +31,13 @@ def pending_values(view: RunView) -> dict[str, Any]:
     return values
 
 
+@to_the_end
 def send_command(folder: RunFolder, kind: CommandKind) -> None:
     """Send a command without a payload."""
     _send(folder, kind, {})
 
 
+@to_the_end
 def send_setting(folder: RunFolder, name: str, key: str, now: Any) -> None:
     """Send the value of the widget under `key` for the setting `name`; if it is rejected, the widget shows
     `now` again."""
@@ -45,11 +48,13 @@ def send_setting(folder: RunFolder, name: str, key: str, now: Any) -> None:
         state.put(key, now)
 
 
+@to_the_end
 def send_settings(folder: RunFolder, values: Mapping[str, Any], source: str) -> None:
     """Send several settings at once; `source` names the part of the page that requests them."""
     _send(folder, CommandKind.SET, dict(values), source)
 
 
+@to_the_end
 def request_profile(folder: RunFolder) -> None:
     """Request a profile with the options of the widgets next to its button."""
     steps, memory, stacks = (
@@ -61,6 +66,7 @@ def request_profile(folder: RunFolder) -> None:
     _send(folder, CommandKind.PROFILE, payload | extra)
 
 
+@to_the_end
 def request_measurement(folder: RunFolder, name: str, key: str, keep_if_better: bool) -> None:
     """Request the measurement of the value of the widget under `key` for the setting `name`."""
     value = state.widget_value(key)
@@ -71,17 +77,20 @@ def request_measurement(folder: RunFolder, name: str, key: str, keep_if_better: 
         state.set_measured_setting(None)
 
 
+@to_the_end
 def try_settings(folder: RunFolder, values: Mapping[str, Any], source: str) -> None:
     """Request a measurement of several settings, which are kept if they are better."""
     request = MeasureRequest(dict(values), keep_if_better=True)
     _send(folder, CommandKind.MEASURE, request._asdict(), source)
 
 
+@to_the_end
 def end_measurement(folder: RunFolder) -> None:
     """Request the end of the measurement in progress."""
     _send(folder, CommandKind.END_MEASUREMENT, {})
 
 
+@to_the_end
 def request_stop(folder: RunFolder) -> None:
     """Request the run to stop; a helper process escalates if it does not. If the command cannot be sent, the
     page shows the reason."""

@@ -12,6 +12,8 @@ from typing import Any, cast
 
 import streamlit as st
 
+from dashboard.callbacks import to_the_end
+
 # How long the live page polls faster after a request.
 FAST_POLL_S = 5.0
 # The same command within this time is taken for the same click.
@@ -212,6 +214,7 @@ def measured_setting() -> str | None:
     return st.session_state.get(_MEASURED_SETTING)
 
 
+@to_the_end
 def set_measured_setting(name: str | None) -> None:
     """Open the form of a measurement for a setting; None closes it."""
     st.session_state[_MEASURED_SETTING] = name
@@ -280,6 +283,7 @@ def has(key: str) -> bool:
     return key in st.session_state
 
 
+@to_the_end
 def begin_start(when_free: bool = False) -> None:
     """Mark a start as in progress; its buttons are disabled meanwhile. `when_free`: through the queue."""
     st.session_state[_STARTING] = True

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from dashboard import state
+from dashboard.callbacks import to_the_end
 from dashboard.components import plain, state_pill
 from dashboard.data import runs as run_data
 from dashboard.data.runs import RunView
@@ -100,5 +101,6 @@ def run_badges(view: RunView, injected: Sequence[EventRow] = ()) -> None:
         st.badge(plain(text), icon=":material/bug_report:", color="violet")
 
 
+@to_the_end
 def _pick() -> None:
     state.show_run(state.widget_value(state.Key.RUN))

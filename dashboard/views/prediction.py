@@ -7,6 +7,7 @@ from typing import Any
 import streamlit as st
 
 from dashboard import state
+from dashboard.callbacks import to_the_end
 from dashboard.components import plain, share_bar
 from dashboard.data import predictions
 from dashboard.data.runs import RunView, read_only
@@ -216,6 +217,7 @@ def _use_it(base: Base, changes: Mapping[str, Any], key: str) -> None:
     st.button("Use it", key=key, type="tertiary", on_click=_queue_values, args=(base, changes))
 
 
+@to_the_end
 def _queue_values(base: Base, changes: Mapping[str, Any]) -> None:
     """Put a remedy's values into the form, as the types of its widgets."""
     typed = change(Settings(), changes)

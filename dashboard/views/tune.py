@@ -3,6 +3,7 @@
 import streamlit as st
 
 from dashboard import canvas, state
+from dashboard.callbacks import to_the_end
 from dashboard.charts import tune as charts
 from dashboard.components import plain, show_problem, table
 from dashboard.data import tunes
@@ -94,6 +95,7 @@ def _can_continue(tune: Tune) -> bool:
     return tune.state is TuneState.STOPPED or (tune.state is TuneState.COMPLETED and bool(unmeasured(tune)))
 
 
+@to_the_end
 def _request(action: object, view: tunes.TuneView) -> None:
     assert callable(action)
     try:

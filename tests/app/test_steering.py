@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from streamlit.runtime.scriptrunner import RerunData, get_script_run_ctx
 from streamlit.testing.v1 import AppTest
 
 from dashboard import state
@@ -165,3 +166,25 @@ def test_advice_is_applied_by_one_button_and_queued_until_applied(home: Home, op
         app.run()
         assert "applied at step 199" in texts(app)
         assert not [button for button in app.button if (button.key or "").startswith("apply")]
+
+
+def test_a_change_is_sent_even_if_another_run_of_the_page_is_requested_meanwhile(
+    live: LiveRun, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick may bring the value, and its own request comes while the callback runs."""
+    app = open_page(run=live.folder.run_id)
+    read = state.widget_value
+
+    def read_late(key: str) -> object:
+        monkeypatch.setattr(state, "widget_value", read)
+        context = get_script_run_ctx()
+        assert context is not None
+        assert context.script_requests is not None
+        assert context.script_requests.request_rerun(RerunData())
+        return read(key)
+
+    monkeypatch.setattr(state, "widget_value", read_late)
+    app.button_group(key="set_batch_size").set_value(64).run()
+    assert state.widget_value is read
+    assert live.requests == [("set", {"batch_size": 64})]
+    assert _batch(app) == 64
