@@ -86,7 +86,10 @@ def run_panel(view: RunView) -> None:
         st.markdown(f"**{_PREDICTED}**")
         st.caption("No prediction for these settings yet. Computing one uses the CPU for some seconds.")
         st.button(
-            "Predict", key="predict", on_click=predictions.request_prediction, args=(view.folder.run_id,)
+            "Predict",
+            key="predict",
+            on_click=to_the_end(predictions.request_prediction),
+            args=(view.folder.run_id,),
         )
 
 

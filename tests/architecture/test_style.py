@@ -1,5 +1,6 @@
 """Habits that a machine can hold: module size, broad handlers, unfinished work."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -37,3 +38,21 @@ def test_only_the_observers_guard_catches_everything() -> None:
 def test_nothing_is_left_unfinished() -> None:
     words = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
     assert not [p.name for p in SOURCES if words.search(p.read_text(encoding="utf-8"))]
+
+
+def test_every_callback_of_a_widget_runs_to_its_end() -> None:
+    guarded, given = set(), set()
+    for path in (one for one in SOURCES if one.is_relative_to(ROOT / "dashboard")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and "to_the_end" in map(ast.unparse, node.decorator_list):
+                guarded.add(node.name)
+            if isinstance(node, ast.keyword) and node.arg in ("on_click", "on_change", "on_select"):
+                given.add(ast.unparse(node.value))
+    # Others are words for Streamlit, or the argument of a function that draws a widget.
+    given = {
+        text.rpartition(".")[2]
+        for text in given
+        if not text.startswith(("'", "to_the_end(")) and text != "on_change"
+    }
+    assert "send_setting" in given & guarded
+    assert given <= guarded, given - guarded
