@@ -1,6 +1,8 @@
 """Losses come back without waiting, through a ring of slots where the device is asynchronous."""
 
 import math
+import sys
+import threading
 
 import pytest
 import torch
@@ -12,6 +14,32 @@ def test_on_the_cpu_the_ticket_reads_the_loss_itself() -> None:
     ticket = LossReader.of(torch.device("cpu")).take(torch.tensor(0.25))
     assert ticket is not None
     assert ticket() == 0.25
+
+
+def test_losses_are_read_without_passing_the_interpreters_lock() -> None:
+    """Otherwise training and the thread that reads them wait for each other at each loss."""
+    take, losses = LossReader.of(torch.device("cpu")).take, [torch.tensor(0.5) for _ in range(20_000)]
+    tickets = [ticket for loss in losses if (ticket := take(loss)) is not None]
+    go, has_run, interval_s = threading.Lock(), threading.Event(), sys.getswitchinterval()
+    go.acquire()
+
+    def wait_for_the_lock() -> None:
+        with go:
+            has_run.set()
+
+    other = threading.Thread(target=wait_for_the_lock)
+    other.start()
+    sys.setswitchinterval(60)
+    try:
+        go.release()
+        for ticket in tickets:
+            ticket()
+        has_waited = not has_run.is_set()
+    finally:
+        sys.setswitchinterval(interval_s)
+        other.join()
+    assert len(tickets) == len(losses)
+    assert has_waited
 
 
 @pytest.mark.parametrize("value", [1.5, math.inf, -math.inf])
