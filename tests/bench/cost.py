@@ -100,9 +100,9 @@ def _measure(step_ms: float, folder: Path, is_quick: bool) -> Measured:
     processes, seconds = _QUICK_PROCESSES if is_quick else _PROCESSES
     outcome: dict[str, list[Costs] | str] = {}
     with fresh_processes() as pool:
-        batch = pool.submit(_batch, step_ms).result()
+        batch = pool.submit(batch_for, step_ms).result()
     ours: dict[str, Callable[[Path], Costs]] = {
-        "Stepscope": partial(_stepscope, batch, seconds),
+        "Stepscope": partial(recorded_costs, batch, seconds),
         "floor": partial(_floor, batch, seconds),
         "nothing": partial(_nothing, batch, seconds),
     }
@@ -161,7 +161,8 @@ def of_each(processes: list[Costs], blocks: str, value: Callable[[Turn], float])
     return [median(value(turn) for turn in getattr(costs, blocks)) for costs in processes]
 
 
-def _batch(step_ms: float) -> int:
+def batch_for(step_ms: float) -> int:
+    """Return the batch size of the mlp for steps of about this length, with one thread."""
     with on_one_thread():
         return find_batch(CpuDevice.open(), step_ms)
 
@@ -186,7 +187,8 @@ def _floor(batch: int, seconds: float, folder: Path) -> Costs:
     return logged_costs(batch, lambda: Floor(folder), seconds)
 
 
-def _stepscope(batch: int, seconds: float, folder: Path) -> Costs:
+def recorded_costs(batch: int, seconds: float, folder: Path) -> Costs:
+    """Return the costs of recording the mlp in this process."""
     with on_one_thread():
         device = CpuDevice.open()
         workload = sized_workload(device, batch)

@@ -4,7 +4,7 @@ Blocks of steps are bare and under watch in turns, as with the catalog's loop (`
 for the median, blocks of one second for the mean. The first steps of a block do not count, because the
 interpreter optimizes its calls anew after torch's entry points were exchanged. Each process has one run, as
 under `stepscope run` (zero lines) or with the two lines and `run.log`, and gives one value. In bare blocks
-torch's entry points are its own, and what watches the run is held back.
+torch's entry points are its own, and what watches the run is paused.
 """
 
 import itertools
@@ -23,7 +23,6 @@ from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import stepscope
 from harness.attach.hooks import Hooks
-from harness.device.cpu.device import CpuDevice
 from harness.settings.spec import change
 from tests.bench.blocks import (
     LONG_S,
@@ -34,12 +33,10 @@ from tests.bench.blocks import (
     Cpu,
     Turn,
     block_of,
-    find_batch,
     on_one_thread,
-    sized_workload,
     turns,
 )
-from tests.bench.cost import fresh_processes, of_each, recorded_turns
+from tests.bench.cost import batch_for, fresh_processes, of_each, recorded_costs
 from tests.bench.figures import Figure
 
 _PROCESSES, _QUICK_PROCESSES = (8, 10.0), (3, 4.0)
@@ -137,7 +134,8 @@ def figures(folder: Path, is_quick: bool) -> Iterator[Figure]:
             bare_us = median(turn.bare.median_us for turn in costs[-1].by_short)
             place = folder / f"{number} own"
             place.mkdir()
-            own.append(pool.submit(_own_costs, bare_us / 1e3, place, seconds).result())
+            batch = pool.submit(batch_for, bare_us / 1e3).result()
+            own.append(pool.submit(recorded_costs, batch, seconds, place).result())
     first = next(iter(measured.values()))
     yield Figure("bare loop, median step", of_each(first, "by_short", lambda turn: turn.bare.median_us), "µs")
     for form, costs in measured.items():
@@ -193,17 +191,6 @@ def _turns(
     with watched.left():
         between.append(bare(steps))
     return turns(observed, between)
-
-
-def _own_costs(step_ms: float, folder: Path, seconds: float) -> Costs:
-    with on_one_thread():
-        device = CpuDevice.open()
-        workload = sized_workload(device, find_batch(device, step_ms))
-        costs = Costs(
-            *(recorded_turns(workload, device, folder, block_s, seconds) for block_s in (0.0, LONG_S))
-        )
-        workload.close()
-    return costs
 
 
 def _with_zero_lines(loop: _Loop, run: stepscope.Run) -> Callable[[int], Block]:
