@@ -1,4 +1,4 @@
-"""Test when actions between two steps run whose time has come."""
+"""Test when timed actions between two steps run."""
 
 from harness.watch.boundary import WARM_UP_STEPS, Boundary, StepAction
 from harness.watch.controller import StepController
