@@ -256,9 +256,9 @@ def _to_remote(value: object) -> RemoteRequest | None:
 
 
 def write_request(folder: Path, request: RunRequest) -> None:
-    """Write the request of a new run in `folder`, whose name is the run's id."""
+    """Write the request of a new run in `folder`."""
     values = {
-        "run_id": folder.name,
+        "run_id": request.run_id,
         "name": request.name,
         "created_unix_ns": request.created_unix_ns,
         "settings": json.loads(request.settings_json),

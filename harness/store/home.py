@@ -37,6 +37,8 @@ _CHOOSE = "choose another folder with --home or STEPSCOPE_HOME."
 _LONGEST_STEM = 60
 # The ids that `create` gives.
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+# The begin of the name of a folder whose request is not written yet.
+_UNFINISHED = ".new-"
 # The cached list of runs (`harness.store.run_index`).
 INDEX = "run-index.jsonl"
 # Stepscope's own entries of a home, in this version and older ones.
@@ -251,13 +253,22 @@ class Home:
             folder = RunFolder(self.runs_path / f"{stamp}-{secrets.token_hex(2)}")
             while folder.path.exists():
                 folder = RunFolder(self.runs_path / f"{stamp}-{secrets.token_hex(2)}")
+            self._remove_unfinished()
+            unfinished = self.runs_path / f"{_UNFINISHED}{secrets.token_hex(8)}"
             try:
-                folder.path.mkdir(mode=0o700)
-                write_request(folder.path, request._replace(name=chosen))
+                unfinished.mkdir(mode=0o700)
+                write_request(unfinished, request._replace(run_id=folder.run_id, name=chosen))
+                # Listed only from now on: without its request a run would be listed under another name.
+                unfinished.rename(folder.path)
             except OSError as error:
-                shutil.rmtree(folder.path, ignore_errors=True)
+                shutil.rmtree(unfinished, ignore_errors=True)
                 raise HomeError(f"No run could be created in {self.path}: {error.strerror}.") from None
         return folder
+
+    def _remove_unfinished(self) -> None:
+        """Remove what is left of starts that were killed. Only under the lock of `_create`."""
+        for unfinished in self.runs_path.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
 
     def remove(self, folder: RunFolder) -> None:
         """Remove a run that has ended, permanently and atomically. Of a run that is a link to a folder, only

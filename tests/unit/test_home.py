@@ -11,7 +11,7 @@ import pytest
 
 from harness.errors import HomeError, UnknownRunError, UsageError
 from harness.settings import Settings
-from harness.store.folder import RunFolder
+from harness.store.folder import RunFolder, RunRequest, write_request
 from harness.store.home import Home
 from harness.store.mounts import file_system, is_network
 
@@ -218,6 +218,43 @@ def test_starting_many_at_once_gives_each_a_name(home: Home) -> None:
     for thread in threads:
         thread.join()
     assert {folder.request().name for folder in home.runs()} == {f"transformer-{n}" for n in range(1, 11)}
+
+
+def test_a_run_is_listed_only_once_its_request_is_written(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[list[RunFolder]] = []
+
+    def write_between_two_lists(folder: Path, request: RunRequest) -> None:
+        listed.append(home.runs())
+        write_request(folder, request)
+        listed.append(home.runs())
+
+    monkeypatch.setattr("harness.store.home.write_request", write_between_two_lists)
+    folder = _create(home, "second")
+    assert listed == [[], []]
+    assert home.runs() == [folder]
+    assert folder.request().run_id == folder.run_id
+
+
+def test_a_start_that_was_killed_leaves_nothing_behind_the_next_one(home: Home) -> None:
+    home.check_writable()
+    (home.runs_path / ".new-x").mkdir()
+    assert home.runs() == []
+    folder = _create(home)
+    assert [path for path in home.runs_path.iterdir() if path.is_dir()] == [folder.path]
+
+
+def test_a_run_that_cannot_be_created_leaves_nothing_behind(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_folder: Path, _request: RunRequest) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("harness.store.home.write_request", fail)
+    with pytest.raises(HomeError, match="No space left on device"):
+        _create(home)
+    assert not any(path.is_dir() for path in home.runs_path.iterdir())
 
 
 def test_a_run_is_found_by_id_name_and_the_start_of_either(home: Home) -> None:
