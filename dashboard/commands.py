@@ -9,7 +9,7 @@ from typing import Any
 
 from dashboard import state
 from dashboard.callbacks import to_the_end
-from dashboard.data.runs import RunView, supervisor
+from dashboard.data.runs import RunView, read_view, supervisor
 from dashboard.form import setting_value
 from harness.errors import StepscopeError
 from harness.records.measurement import DEFAULT_PAIRS, MeasureRequest
@@ -40,11 +40,17 @@ def send_command(folder: RunFolder, kind: CommandKind) -> None:
 @to_the_end
 def send_setting(folder: RunFolder, name: str, key: str, now: Any) -> None:
     """Send the value of the widget under `key` for the setting `name`; if it is rejected, the widget shows
-    `now` again."""
+    `now` again.
+
+    A value that the setting has by now is not sent. It is not always a person's change: Streamlit also calls
+    when a widget that was drawn before comes back with the value in effect.
+    """
     value = state.widget_value(key)
-    if not _send(
-        folder, CommandKind.SET, {name: setting_value(SPECS[name], value) if name in SPECS else value}
-    ):
+    value = setting_value(SPECS[name], value) if name in SPECS else value
+    values = pending_values(read_view(folder))
+    if name in values and values[name] == value:
+        return
+    if not _send(folder, CommandKind.SET, {name: value}):
         state.put(key, now)
 
 

@@ -246,7 +246,7 @@ def _declared(view: RunView, values: Mapping[str, Any], over: str | None) -> Non
     with st.popover("Script", icon=":material/code:", key="declared_settings", disabled=over is not None):
         for setting in settings:
             value = _valid(setting, values.get(setting.name))
-            key = f"{state.setting_key(setting.name)}_now_{value}"
+            key = _key(view, setting.name, value)
             args = (view.folder, setting.name, key, value)
             with _measurable(setting.name, over):
                 setting_input(spec_of_declared(setting), key, value, over, send_setting, args)
@@ -270,13 +270,20 @@ def _unavailable(view: RunView) -> None:
 
 
 def _setting(view: RunView, name: str, values: Mapping[str, Any], reason: str | None) -> None:
-    """Draw one setting's widget in a popover. Its key contains the value in effect, so that a new value from
-    any source makes a new widget."""
-    key = f"{state.setting_key(name)}_now_{values[name]}"
+    """Draw one setting's widget in a popover."""
+    key = _key(view, name, values[name])
     with _measurable(name, reason):
         setting_input(
             SPECS[name], key, values[name], reason, send_setting, (view.folder, name, key, values[name])
         )
+
+
+def _key(view: RunView, name: str, now: object) -> str:
+    """Return the key of a setting's widget in a popover. It contains the value in effect, so that a new value
+    from any source makes a new widget, and the number of refused changes: a widget whose value was refused
+    would show it for as long as nothing else comes into effect."""
+    refusals = view.refusals(name)
+    return f"{state.setting_key(name)}_now_{now}" + (f"_{refusals}" if refusals else "")
 
 
 def _cannot(view: RunView, name: str) -> str | None:

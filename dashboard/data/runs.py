@@ -12,7 +12,9 @@ from harness.errors import READ_ONLY, LogError, LogMissingError, StepscopeError
 from harness.records.imported import ImportOrigin
 from harness.records.run import (
     AckRow,
+    CommandKind,
     CommandRow,
+    CommandState,
     DeviceFacts,
     DeviceKind,
     RunRow,
@@ -31,6 +33,7 @@ from harness.supervisor.supervisor import Supervisor
 
 # Only this many of the newest runs are checked for activity.
 _MAX_CHECKED = 20
+_REFUSED = frozenset({CommandState.REJECTED, CommandState.EXPIRED, CommandState.ROLLED_BACK})
 
 
 @st.cache_resource(show_spinner=False)
@@ -92,6 +95,15 @@ class RunView(NamedTuple):
             return []
         answers = self.answers
         return [command for command in self.commands if command.command_id not in answers]
+
+    def refusals(self, setting: str) -> int:
+        """Return how many changes of `setting` were requested and are not in effect by their result."""
+        refused = {ack.command_id for ack in self.answers.values() if ack.state in _REFUSED}
+        return sum(
+            command.kind == CommandKind.SET and setting in command.values
+            for command in self.commands
+            if command.command_id in refused
+        )
 
 
 def read_view(folder: RunFolder) -> RunView:

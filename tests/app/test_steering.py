@@ -1,6 +1,7 @@
 """Asking something of a live run from the page: what is sent, what is shown until and after the answer."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from streamlit.runtime.scriptrunner import RerunData, get_script_run_ctx
@@ -87,6 +88,33 @@ def test_a_setting_in_the_drawer_is_sent(live: LiveRun, open_page: Open) -> None
     app.number_input(key="set_grad_accumulation_now_1").set_value(4).run()
     assert live.requests == [("set", {"grad_accumulation": 4})]
     assert app.number_input(key="set_grad_accumulation_now_4").value == 4
+
+
+@pytest.mark.parametrize("result", [CommandState.REJECTED, CommandState.EXPIRED, CommandState.ROLLED_BACK])
+def test_a_field_shows_the_value_in_effect_after_a_refusal_before_the_page_is_drawn_again(
+    live: LiveRun, open_page: Open, monkeypatch: pytest.MonkeyPatch, result: CommandState
+) -> None:
+    app = open_page(run=live.folder.run_id)
+    live_send = runs.supervisor().send
+
+    def send(*arguments: Any, **options: Any) -> str:
+        command_id = live_send(*arguments, **options)
+        live.answer(result, "It does not fit.")
+        return command_id
+
+    monkeypatch.setattr(runs.supervisor(), "send", send)
+    app.number_input(key="set_grad_accumulation_now_1").set_value(4).run()
+    assert live.requests == [("set", {"grad_accumulation": 4})]
+    assert app.number_input(key="set_grad_accumulation_now_1_1").value == 1
+
+
+def test_a_value_that_is_requested_already_is_not_requested_again(live: LiveRun, open_page: Open) -> None:
+    app = open_page(run=live.folder.run_id)
+    runs.supervisor().send(live.folder, CommandKind.SET, {"batch_size": 64}, "shell")
+    app.button_group(key="set_batch_size").set_value(64).run()
+    assert live.requests == [("set", {"batch_size": 64})]
+    app.button_group(key="set_batch_size").set_value(32).run()
+    assert live.requests[1:] == [("set", {"batch_size": 32})]
 
 
 def test_opening_the_page_asks_for_nothing(live: LiveRun, open_page: Open) -> None:
