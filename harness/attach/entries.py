@@ -153,8 +153,11 @@ class StepEntries:
     ) -> Any:
         """Return the output of a model in a step that is not plain."""
         observation, guard = self.observation, self.guard
-        is_ours = observation is not None and get_ident() == guard.thread and id(model) in self._model_ids
-        if observation is None or not is_ours or is_compiling():
+        if observation is None or get_ident() != guard.thread or is_compiling():
+            return original(model, *inputs, **kwargs)
+        if id(model) not in self._model_ids:
+            if not (self.plain.times_ns or (model.training and _is_grad_enabled())):
+                guard.run(observation.other_evaluated)
             return original(model, *inputs, **kwargs)
         guard.run(observation.forward_began, model, inputs or tuple(kwargs.values()))
         output = observation.run_forward(partial(original, model, *inputs, **kwargs))

@@ -109,11 +109,23 @@ class Observation:
             self._find_models()
 
     def batch_arrived(self, samples: int | None) -> None:
-        """A loader returned a batch of `samples`; None: their number is unknown."""
+        """A loader returned a batch of `samples`; None: their number is unknown. Without gradients it is
+        evaluated, by whatever model, unless a backward pass follows."""
         if self.is_loading:
             return
         self.tracker.batch_arrived(samples)
         self.under_way.has_begun = True
+        if not is_grad_enabled():
+            self._evaluates_batch()
+
+    def other_evaluated(self) -> None:
+        """A model that is not trained itself, such as an average of the weights, is called for evaluation."""
+        if self.tracker.has_batch:
+            self._evaluates_batch()
+
+    def _evaluates_batch(self) -> None:
+        self.tracker.has_evaluated = self.loaders.has_evaluated = True
+        self.under_way.forward_began(is_training=False)
 
     def batch_missed(self) -> None:
         """A loader has no more batches, or failed."""

@@ -2,8 +2,8 @@
 
 A step lasts from the end of the one before to its own, as in `harness.watch.timing`. Each moment of it
 belongs to one phase or to none (the residual). Evaluation between two steps belongs to no step: the next one
-then begins with the first batch after it. A call of the model without gradients, or in evaluation mode, is
-evaluation unless a backward pass follows before the next batch.
+then begins with the first batch after it. A call of a model without gradients, or in evaluation mode, is
+evaluation unless a backward pass follows before the next batch; so is a batch loaded without gradients.
 
 The events of every step are flat, see `harness.attach.entries`: each adds the time since the one before to
 its phase by itself.
@@ -33,7 +33,9 @@ class StepTracker:
         clock_ns: the clock.
         last_ns: the time of the newest event.
         is_updating: whether an optimizer steps: forward and backward passes are then those of its closure.
-        has_evaluated: whether the model was called without training it since the last backward pass.
+        has_batch: whether a loader returned a batch since the last step ended.
+        has_evaluated: whether a model was called without training it, or a batch was loaded without
+            gradients, since the last backward pass.
         samples: samples of the batches since the last step ended; None: no loader returned a batch.
         evaluation_ns: the duration of the evaluation between the last step and the one under way.
     """
@@ -51,7 +53,7 @@ class StepTracker:
         self.is_updating = False
         self.has_evaluated = False
         self._is_evaluating = False
-        self._has_batch = False
+        self.has_batch = False
         self.samples: int | None = None
         self.evaluation_ns = 0
 
@@ -89,7 +91,7 @@ class StepTracker:
             self._phase = self._after_batch
             if (lap := self._timer.lap) is not None:
                 lap(Phase.DATA_WAIT)
-        self._has_batch = True
+        self.has_batch = True
         if samples is not None:
             self.samples = (self.samples or 0) + samples
 
@@ -105,7 +107,7 @@ class StepTracker:
         if is_evaluating or not has_gradients:
             self.has_evaluated = True
             self._is_evaluating = self._is_evaluating or is_evaluating
-        elif self._is_evaluating and not self._has_batch:
+        elif self._is_evaluating and not self.has_batch:
             # Calls without gradients in training mode may as well be a part of this step.
             self.leave_out()
         before = self._phase
@@ -192,7 +194,7 @@ class StepTracker:
         self._spent_ns = [0] * 7
         self._phase = _OTHER
         self._fetches = self._backwards = 0
-        self.has_evaluated = self._is_evaluating = self._has_batch = self.is_updating = False
+        self.has_evaluated = self._is_evaluating = self.has_batch = self.is_updating = False
         self.samples = None
         self.evaluation_ns = 0
         wait_end_ns = started_ns + wait_ns
@@ -214,7 +216,7 @@ class StepTracker:
     @property
     def is_at_start(self) -> bool:
         """Return whether nothing of the step has happened."""
-        return self._phase == _OTHER and not (self._fetches or self._has_batch or self.has_evaluated)
+        return self._phase == _OTHER and not (self._fetches or self.has_batch or self.has_evaluated)
 
     def begin(self) -> None:
         """Begin the step where the timer does: after a pause that is later than the end of the one before."""
@@ -252,7 +254,7 @@ class StepTracker:
         self._spent_ns = [0] * 7
         self._phase = _OTHER
         self._fetches = self._backwards = 0
-        self.has_evaluated = self._is_evaluating = self._has_batch = self.is_updating = False
+        self.has_evaluated = self._is_evaluating = self.has_batch = self.is_updating = False
         self.samples = None
 
     def _enter(self, phase: int) -> None:
