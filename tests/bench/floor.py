@@ -22,6 +22,8 @@ class Floor:
         """The file lies in `folder`, which is to be empty."""
         self._path = folder / "floor.sqlite3"
         self._waiting: deque[tuple[float, ...]] = deque()
+        # Leaves a row for the thread: a step and its twelve values.
+        self.put = self._waiting.append
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
 
@@ -31,7 +33,7 @@ class Floor:
 
     def log(self, step: int, values: dict[str, float]) -> None:
         """Leave the values for the thread."""
-        self._waiting.append((step, *values.values()))
+        self.put((step, *values.values()))
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -4,18 +4,19 @@ Blocks of steps are bare and under watch in turns, as with the catalog's loop (`
 for the median, blocks of one second for the mean. The first steps of a block do not count, because the
 interpreter optimizes its calls anew after torch's entry points were exchanged. Each process has one run, as
 under `stepscope run` (zero lines) or with the two lines and `run.log`, and gives one value. In bare blocks
-torch's entry points are its own, and what watches the run is paused.
+torch's entry points are its own, and what watches the run is paused. The floor takes turns with bare blocks
+in the same way.
 """
 
 import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -38,6 +39,8 @@ from tests.bench.blocks import (
 )
 from tests.bench.cost import batch_for, fresh_processes, of_each, recorded_costs
 from tests.bench.figures import Figure
+from tests.bench.floor import Floor
+from tests.bench.script_floor import ScriptFloor
 
 _PROCESSES, _QUICK_PROCESSES = (8, 10.0), (3, 4.0)
 """How many for each form, and for how many seconds each process takes short blocks, and then long ones."""
@@ -80,6 +83,14 @@ class _Loop:
             ends_ns.append(time.perf_counter_ns())
         cpu = Cpu.now().since(began, steps - _LEFT_OUT)
         return block_of([end - start for start, end in itertools.pairwise(ends_ns)][_LEFT_OUT:], cpu)
+
+
+class _Followed(Protocol):
+    """What follows the steps of a loop and can be left for a while."""
+
+    def left(self) -> AbstractContextManager[None]:
+        """Return a context in which torch is as without it, and nothing is at work."""
+        ...
 
 
 class _Watched:
@@ -125,7 +136,7 @@ class _Watched:
 def figures(folder: Path, is_quick: bool) -> Iterator[Figure]:
     """What is added to the bare loop, and the ratios to it."""
     processes, seconds = _QUICK_PROCESSES if is_quick else _PROCESSES
-    measured: dict[str, list[Costs]] = {form: [] for form in _FORMS}
+    measured: dict[str, list[Costs]] = {form: [] for form in (*_FORMS, _FLOOR)}
     own: list[Costs] = []
     with fresh_processes() as pool:
         for number in range(processes):
@@ -139,7 +150,7 @@ def figures(folder: Path, is_quick: bool) -> Iterator[Figure]:
     first = next(iter(measured.values()))
     yield Figure("bare loop, median step", of_each(first, "by_short", lambda turn: turn.bare.median_us), "µs")
     for form, costs in measured.items():
-        yield from _compared(form, costs, MOST_US)
+        yield from _compared(form, costs, None if form == _FLOOR else MOST_US)
     yield from _compared("the catalog's loop", own, None)
 
 
@@ -160,21 +171,27 @@ def _compared(form: str, costs: list[Costs], most_us: float | None) -> Iterator[
 def _costs(form: str, home: Path, seconds: float) -> Costs:
     with on_one_thread():
         loop = _Loop()
+        if form == _FLOOR:
+            home.mkdir()
+            with Floor(home) as floor:
+                followed = ScriptFloor(loop.model, floor)
+                take = partial(loop.take, followed.batches(iter(loop.loader)))
+                return _costs_of(loop, followed, take, seconds)
         with stepscope.watch(loop.model, loop.optimizer, home=home) as run:
-            watched, take = _Watched(loop, run), _FORMS[form](loop, run)
-            with watched.left():
-                bare = partial(loop.take, iter(loop.loader))
-                bare(WARM_UP_STEPS)
-                step_us = bare(WARM_UP_STEPS).median_us
-            take(WARM_UP_STEPS)
-            costs = Costs(
-                *(_turns(watched, bare, take, step_us, block_s, seconds) for block_s in (0.0, LONG_S))
-            )
-    return costs
+            return _costs_of(loop, _Watched(loop, run), _FORMS[form](loop, run), seconds)
+
+
+def _costs_of(loop: _Loop, followed: _Followed, take: Callable[[int], Block], seconds: float) -> Costs:
+    with followed.left():
+        bare = partial(loop.take, iter(loop.loader))
+        bare(WARM_UP_STEPS)
+        step_us = bare(WARM_UP_STEPS).median_us
+    take(WARM_UP_STEPS)
+    return Costs(*(_turns(followed, bare, take, step_us, block_s, seconds) for block_s in (0.0, LONG_S)))
 
 
 def _turns(
-    watched: _Watched,
+    followed: _Followed,
     bare: Callable[[int], Block],
     take: Callable[[int], Block],
     step_us: float,
@@ -185,10 +202,10 @@ def _turns(
     pairs = max(3, int(seconds * 1e6 / step_us / steps / 2))
     between, observed = [], []
     for _ in range(pairs):
-        with watched.left():
+        with followed.left():
             between.append(bare(steps))
         observed.append(take(steps))
-    with watched.left():
+    with followed.left():
         between.append(bare(steps))
     return turns(observed, between)
 
@@ -202,4 +219,5 @@ def _with_two_lines(loop: _Loop, run: stepscope.Run) -> Callable[[int], Block]:
     return partial(loop.take, iter(run.steps(loop.loader)), log=run.log)
 
 
+_FLOOR = "floor"
 _FORMS = {"zero lines": _with_zero_lines, "two lines and run.log": _with_two_lines}
