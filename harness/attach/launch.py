@@ -18,7 +18,7 @@ from harness.attach.ending import ScriptStopped
 from harness.attach.git import read_commit
 from harness.attach.guard import ScriptGuard
 from harness.attach.imports import after_import
-from harness.attach.tracebacks import leave_out_own_frames
+from harness.attach.tracebacks import is_of_runpy, leave_out_own_frames
 from harness.closing import Closing
 from harness.errors import UsageError
 from harness.identity import identify_self, write_identity
@@ -55,8 +55,13 @@ class Script(NamedTuple):
 
     def check(self) -> None:
         """Raise UsageError when there is no such script."""
-        if not self.is_module and not Path(self.target).exists():
+        path = Path(self.target)
+        if self.is_module:
+            return
+        if not path.exists():
             raise UsageError(f"There is no script {self.target!r} in {os.getcwd()}; check the path.")
+        if path.is_dir() and not (path / "__main__.py").exists():
+            raise UsageError(f"The folder {self.target!r} has no __main__.py; name a script in it.")
 
 
 class Heartbeat(Closing):
@@ -227,6 +232,8 @@ def execute(script: Script) -> BaseException | None:
         else:
             runpy.run_path(script.target, run_name="__main__")
     except BaseException as error:  # noqa: BLE001  # every end of the script is recorded and reported
+        if is_of_runpy(error):  # As Python says it: there is no such module, or nothing to run in it.
+            return SystemExit(f"{sys.executable}: {error}")
         return leave_out_own_frames(error)
     return None
 

@@ -1,6 +1,7 @@
 """The words of a shell command that are Stepscope's, and the script of the user among them: what follows the
 script is the script's."""
 
+import os
 from collections.abc import Collection, Sequence
 
 from harness.attach.launch import Script
@@ -17,10 +18,18 @@ def split_at_script(
         if word == "-m":
             module = "".join(words[at + 1 : at + 2])
             return list(words[:at]), Script(module, tuple(words[at + 2 :]), is_module=True)
-        if word.endswith(".py") and not word.startswith("-"):
+        # What follows another option may be its value, such as a folder of images.
+        if is_script(word) and (word.endswith(".py") or not words[at - 1].startswith("-")):
             return list(words[:at]), Script(word, tuple(words[at + 1 :]), is_module=False)
         at += 2 if word in with_value else 1
     return list(words), None
+
+
+def is_script(word: str) -> bool:
+    """Return whether `word` names a script: a file of Python, or any path. A path to a model of one's own
+    (`folder/file.py:function`) is none."""
+    is_path = os.sep in word and ".py:" not in word
+    return not word.startswith("-") and (is_path or word.endswith((".py", ".pyz")))
 
 
 def are_only(words: Sequence[str], with_value: Collection[str], flags: Collection[str] = ()) -> bool:

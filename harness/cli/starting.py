@@ -15,9 +15,10 @@ from harness.cli.listing import summary_json
 from harness.cli.parser import Parser, add_command
 from harness.cli.progress import RunFollower
 from harness.cli.ranks import check_ranks
+from harness.cli.script_words import is_script
 from harness.cli.setting_flags import add_setting_flags
 from harness.cli.shell import Shell
-from harness.errors import INTERRUPTED_CODE, UsageError
+from harness.errors import INTERRUPTED_CODE, SettingError, UsageError
 from harness.ranks.place import read_place
 from harness.records.ranks import RankPart, RankPlace
 from harness.records.remote import RemoteRequest
@@ -78,7 +79,7 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 def start_run(arguments: Namespace, shell: Shell) -> int:
     """Run `stepscope run`: start a run and follow it to its end, unless detached."""
-    if str(arguments.model_word).endswith(".py"):
+    if is_script(str(arguments.model_word)):
         raise UsageError(
             f"{arguments.model_word!r} is a script: put it right after `stepscope run`, where only "
             "--home, --name and --nproc, or --home, --name, --on, --retries, --detach and --json, may stand "
@@ -86,13 +87,29 @@ def start_run(arguments: Namespace, shell: Shell) -> int:
         )
     if arguments.script is not None:
         return _start_remote_script(arguments, shell)
-    settings = settings_of(arguments, shell.environ)
+    settings = _settings_to_train(arguments, shell)
     if (place := read_place(shell.environ)) is not None:
         return _train_as_rank(arguments, settings, place, shell)
     supervisor = shell.supervisor(arguments)
     ranks = _ranks(arguments)
     folder = supervisor.start(arguments.name, settings, remote=_remote(arguments), ranks=ranks)
     return _after_start(supervisor, folder, arguments, shell)
+
+
+def _settings_to_train(arguments: Namespace, shell: Shell) -> Settings:
+    """Return the settings of a model of the catalog. Raises UsageError, also where a file is named that is
+    none of Python's."""
+    word = arguments.model_word
+    try:
+        return settings_of(arguments, shell.environ)
+    except SettingError as error:
+        if error.setting != "model" or word is None or not Path(word).exists():
+            raise
+    notebook = " In a notebook, call stepscope.watch." if word.endswith(".ipynb") else ""
+    raise UsageError(
+        f"{word!r} is neither a model nor a script. A script ends with .py or .pyz, or is named by its path: "
+        f".{os.sep}{word}.{notebook}"
+    )
 
 
 def _start_remote_script(arguments: Namespace, shell: Shell) -> int:

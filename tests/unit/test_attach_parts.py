@@ -4,6 +4,7 @@ import gc
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from zipapp import create_archive
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from harness.attach.imports import after_import
 from harness.attach.launch import Script, execute, exit_code
 from harness.attach.manual import ManualUpdates
 from harness.errors import UsageError
+from tests.attach_factories import ran
 
 
 def steps_in(events: str) -> list[int]:
@@ -239,3 +241,30 @@ def test_exit_codes_are_pythons(
 def test_a_script_that_is_not_there_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match=r"There is no script 'nowhere.py' in .*; check the path"):
         Script("nowhere.py", (), is_module=False).check()
+
+
+def test_a_folder_and_an_archive_run_as_python_runs_them(tmp_path: Path) -> None:
+    folder = tmp_path / "tool"
+    folder.mkdir()
+    (folder / "helper.py").write_text("NAME = 'helper'\n")
+    (folder / "__main__.py").write_text("import helper\nprint(__name__, helper.NAME)\n")
+    create_archive(folder, tmp_path / "tool.pyz")
+    for script in (folder, tmp_path / "tool.pyz"):
+        Script(str(script), (), is_module=False).check()
+        assert ran(script) == (None, "__main__ helper\n", "")
+        del sys.modules["helper"]
+
+
+def test_a_module_that_is_not_there_ends_with_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    error = execute(Script("no_such_package.train", (), is_module=True))
+    assert exit_code(error) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("(ModuleNotFoundError: No module named 'no_such_package')")
+
+
+def test_a_script_that_misses_a_module_itself_shows_its_traceback(tmp_path: Path) -> None:
+    script = tmp_path / "launcher.py"
+    script.write_text("import runpy\nrunpy.run_module('no_such_module')\n")
+    error = ran(script).error
+    assert isinstance(error, ImportError)
+    assert error.__traceback__ is not None

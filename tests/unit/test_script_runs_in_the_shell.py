@@ -10,6 +10,7 @@ import pytest
 
 from harness.attach.launch import Script
 from harness.cli import main, scripts
+from harness.cli.queueing import split_script
 from harness.settings.recorded import read_recorded
 from harness.settings.resolve import resolve
 from harness.store.home import Home
@@ -106,6 +107,8 @@ def test_the_command_of_a_script_can_be_typed_again() -> None:
         (["run", "no/such/train.py"], "There is no script 'no/such/train.py'"),
         (["run", "--no-such-option", "train.py"], "there is no option '--no-such-option'"),
         (["run", "--batch-size", "64", "train.py"], "'train.py' is a script: put it right after"),
+        (["run", "no/such/folder"], "There is no script 'no/such/folder'"),
+        (["run", "/"], "The folder '/' has no __main__.py"),
     ],
 )
 def test_a_script_that_cannot_run_is_one_sentence_and_no_run(
@@ -123,6 +126,40 @@ def test_a_script_that_cannot_run_is_one_sentence_and_no_run(
         assert code == 2
     assert sentence in capsys.readouterr().err
     assert home.runs() == []
+
+
+def test_a_file_that_is_no_script_is_told_from_a_model(
+    home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.ipynb").write_text("{}")
+    assert main(["run", "train.ipynb"]) == 2
+    sentence = capsys.readouterr().err
+    assert "'train.ipynb' is neither a model nor a script" in sentence
+    assert "In a notebook, call stepscope.watch." in sentence
+    assert home.runs() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "script"),
+    [
+        ("run tool.pyz --x 1", "tool.pyz"),
+        ("run --name mine ./train", "./train"),
+        ("run folder/", "folder/"),
+        ("run folder/own.py:build", None),
+        ("run mlp --data images --data-path ./photos", None),
+        ("run --data-path ./photos", None),
+        ("run mlp", None),
+    ],
+)
+def test_a_script_is_a_file_of_python_or_any_path(words: str, script: str | None) -> None:
+    command = scripts.find_script(words.split())
+    assert (None if command is None else command.script.target) == script
+
+
+def test_the_value_of_an_option_is_no_script_of_the_queue() -> None:
+    words = ["queue", "add", "mlp", "--data", "images", "--data-path", "./photos"]
+    assert split_script(words) == (words, None)
 
 
 def test_what_follows_the_script_is_the_scripts() -> None:
