@@ -11,6 +11,7 @@ from starlette.middleware import Middleware
 from dashboard.alert_service import alert_service
 from dashboard.data import runs as run_data
 from dashboard.data.queue import continue_queue
+from dashboard.delivery import deliver_last_output
 from dashboard.download_routes import download_routes
 from dashboard.guard.middleware import AccessGuard
 from dashboard.guard.setup import guarded_server_of, lifespan, static_files, under_base
@@ -18,6 +19,7 @@ from dashboard.metrics_route import metrics_route
 
 _HERE = Path(__file__).parent
 _SERVER = guarded_server_of(os.environ)
+deliver_last_output()
 
 
 @contextmanager
