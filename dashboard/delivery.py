@@ -11,6 +11,7 @@ from typing import Any
 from streamlit.runtime.app_session import AppSession, AppSessionState
 
 _CREATE = "_create_scriptrunner"
+_create = getattr(AppSession, _CREATE, None)
 
 
 def deliver_last_output() -> None:
@@ -18,9 +19,6 @@ def deliver_last_output() -> None:
     Idempotent. Without effect where this version of Streamlit starts runners in another way."""
     if _create is not None:
         setattr(AppSession, _CREATE, _create_after_output)
-
-
-_create = getattr(AppSession, _CREATE, None)
 
 
 def _create_after_output(session: Any, request: Any) -> None:

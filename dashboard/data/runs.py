@@ -97,7 +97,7 @@ class RunView(NamedTuple):
         return [command for command in self.commands if command.command_id not in answers]
 
     def refusals(self, setting: str) -> int:
-        """Return how many changes of `setting` were requested and are not in effect by their result."""
+        """Return how many requested changes of `setting` were rejected, expired or rolled back."""
         refused = {ack.command_id for ack in self.answers.values() if ack.state in _REFUSED}
         return sum(
             command.kind == CommandKind.SET and setting in command.values

@@ -157,7 +157,7 @@ class StepEntries:
             return original(model, *inputs, **kwargs)
         if id(model) not in self._model_ids:
             if not (self.plain.times_ns or (model.training and _is_grad_enabled())):
-                guard.run(observation.other_evaluated)
+                guard.run(observation.untrained_model_called)
             return original(model, *inputs, **kwargs)
         guard.run(observation.forward_began, model, inputs or tuple(kwargs.values()))
         output = observation.run_forward(partial(original, model, *inputs, **kwargs))

@@ -18,7 +18,7 @@ from harness.attach.ending import ScriptStopped
 from harness.attach.git import read_commit
 from harness.attach.guard import ScriptGuard
 from harness.attach.imports import after_import
-from harness.attach.tracebacks import is_of_runpy, leave_out_own_frames
+from harness.attach.tracebacks import leave_out_own_frames, was_raised_by_runpy
 from harness.closing import Closing
 from harness.errors import UsageError
 from harness.identity import identify_self, write_identity
@@ -232,7 +232,7 @@ def execute(script: Script) -> BaseException | None:
         else:
             runpy.run_path(script.target, run_name="__main__")
     except BaseException as error:  # noqa: BLE001  # every end of the script is recorded and reported
-        if is_of_runpy(error):  # As Python says it: there is no such module, or nothing to run in it.
+        if was_raised_by_runpy(error):  # As Python says it: there is no such module, or nothing to run in it.
             return SystemExit(f"{sys.executable}: {error}")
         return leave_out_own_frames(error)
     return None

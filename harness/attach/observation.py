@@ -116,14 +116,14 @@ class Observation:
         self.tracker.batch_arrived(samples)
         self.under_way.has_begun = True
         if not is_grad_enabled():
-            self._evaluates_batch()
+            self._mark_evaluation()
 
-    def other_evaluated(self) -> None:
+    def untrained_model_called(self) -> None:
         """A model that is not trained itself, such as an average of the weights, is called for evaluation."""
         if self.tracker.has_batch:
-            self._evaluates_batch()
+            self._mark_evaluation()
 
-    def _evaluates_batch(self) -> None:
+    def _mark_evaluation(self) -> None:
         self.tracker.has_evaluated = self.loaders.has_evaluated = True
         self.under_way.forward_began(is_training=False)
 

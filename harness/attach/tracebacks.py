@@ -26,7 +26,7 @@ def leave_out_own_frames(error: BaseException) -> BaseException:
     return error
 
 
-def is_of_runpy(error: BaseException) -> bool:
+def was_raised_by_runpy(error: BaseException) -> bool:
     """Return whether runpy itself raised `error`, before anything of the script ran."""
     files = [one.tb_frame.f_code.co_filename for one in _walk(error.__traceback__)]
     return isinstance(error, ImportError) and files[-1] in _RUNPY and all(map(_is_own, files))

@@ -24,6 +24,7 @@ from harness.queue.worker import QueueWorker
 from harness.records.queue import QueueState
 
 _WITH_VALUE = ("--home", "--name", "--device", "--on", "--retries")
+_FLAGS = ("--force", "--json")
 _USAGE = """stepscope queue add [--home FOLDER] [--name NAME] [--device DEVICE] SCRIPT.py [ARGUMENT ...]
        stepscope queue add [--home FOLDER] [--name NAME] [--device DEVICE] -m MODULE [ARGUMENT ...]
        stepscope queue add [OPTION ...] [MODEL]"""
@@ -72,7 +73,7 @@ def split_script(words: Sequence[str]) -> tuple[list[str], Script | None]:
     """Split the words of `stepscope queue add …` into those of Stepscope and the script with its arguments,
     which are the script's; None: they name no script."""
     is_add = list(words[:2]) == ["queue", "add"]
-    return split_at_script(words, 2, _WITH_VALUE) if is_add else (list(words), None)
+    return split_at_script(words, 2, _WITH_VALUE, _FLAGS) if is_add else (list(words), None)
 
 
 def add_run(arguments: Namespace, shell: Shell) -> int:

@@ -8,18 +8,19 @@ from harness.attach.launch import Script
 
 
 def split_at_script(
-    words: Sequence[str], start: int, with_value: Collection[str]
+    words: Sequence[str], start: int, with_value: Collection[str], flags: Collection[str] = ()
 ) -> tuple[list[str], Script | None]:
     """Split `words` before the first script or "-m MODULE" from `start` on; None: they name no script. The
-    word after an option of `with_value` is its value."""
+    word after an option of `with_value` is its value; a path after any other may be, except for `flags`."""
     at = start
     while at < len(words):
         word = words[at]
         if word == "-m":
             module = "".join(words[at + 1 : at + 2])
             return list(words[:at]), Script(module, tuple(words[at + 2 :]), is_module=True)
-        # What follows another option may be its value, such as a folder of images.
-        if is_script(word) and (word.endswith(".py") or not words[at - 1].startswith("-")):
+        before = words[at - 1]
+        may_be_value = before.startswith("-") and "=" not in before and before not in flags
+        if is_script(word) and (word.endswith(".py") or not may_be_value):
             return list(words[:at]), Script(word, tuple(words[at + 1 :]), is_module=False)
         at += 2 if word in with_value else 1
     return list(words), None

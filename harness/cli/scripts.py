@@ -47,7 +47,7 @@ def find_script(words: Sequence[str]) -> ScriptCommand | None:
 def split_remote_script(words: Sequence[str]) -> tuple[list[str], Script | None]:
     """Split the words of `stepscope run --on … SCRIPT …`, which runs on another machine, into those of
     Stepscope and the script with its arguments; None: they name no script, or it runs here."""
-    own, script = split_at_script(words, 1, _REMOTE_OPTIONS)
+    own, script = split_at_script(words, 1, _REMOTE_OPTIONS, _REMOTE_FLAGS)
     is_remote = any(word.partition("=")[0] == "--on" for word in own)
     if script is None or not is_remote or not are_only(own[1:], _REMOTE_OPTIONS, _REMOTE_FLAGS):
         return list(words), None

@@ -145,6 +145,7 @@ def test_a_file_that_is_no_script_is_told_from_a_model(
     [
         ("run tool.pyz --x 1", "tool.pyz"),
         ("run --name mine ./train", "./train"),
+        ("run --name=mine ./train", "./train"),
         ("run folder/", "folder/"),
         ("run folder/own.py:build", None),
         ("run mlp --data images --data-path ./photos", None),
@@ -155,6 +156,12 @@ def test_a_file_that_is_no_script_is_told_from_a_model(
 def test_a_script_is_a_file_of_python_or_any_path(words: str, script: str | None) -> None:
     command = scripts.find_script(words.split())
     assert (None if command is None else command.script.target) == script
+
+
+def test_a_path_after_a_flag_is_a_script_of_the_queue() -> None:
+    own, script = split_script(["queue", "add", "--force", "./tool", "--lr", "3"])
+    assert own == ["queue", "add", "--force"]
+    assert script == Script("./tool", ("--lr", "3"), is_module=False)
 
 
 def test_the_value_of_an_option_is_no_script_of_the_queue() -> None:
