@@ -4,10 +4,12 @@ The runs that the shell and the pages start are processes of their own from the 
 """
 
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from io import StringIO
@@ -32,17 +34,21 @@ class WarmProcess:
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
+        # The exit code can be read once. A second thread at the same moment would read an end, and take 255.
+        self._reading = threading.Lock()
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
-        return self._process.exitcode
+        with self._reading:
+            return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end; raises TimeoutExpired."""
-        self._process.join(timeout)
-        if self._process.exitcode is None:
+        multiprocessing.connection.wait([self._process.sentinel], timeout)
+        code = self.poll()
+        if code is None:
             raise subprocess.TimeoutExpired("_run", timeout or 0.0)
-        return self._process.exitcode
+        return code
 
     def send_signal(self, number: signal.Signals) -> None:
         if self.poll() is None:
