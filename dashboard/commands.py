@@ -42,7 +42,7 @@ def send_setting(folder: RunFolder, name: str, key: str, now: Any) -> None:
     """Send the value of the widget under `key` for the setting `name`; if it is rejected, the widget shows
     `now` again.
 
-    A value that the setting has by now is not sent. It is not always a person's change: Streamlit also calls
+    A value that the setting already has is not sent. It is not always a person's change: Streamlit also calls
     when a widget that was drawn before comes back with the value in effect.
     """
     value = state.widget_value(key)

@@ -280,8 +280,8 @@ def _setting(view: RunView, name: str, values: Mapping[str, Any], reason: str | 
 
 def _key(view: RunView, name: str, now: object) -> str:
     """Return the key of a setting's widget in a popover. It contains the value in effect, so that a new value
-    from any source makes a new widget, and the number of refused changes: a widget whose value was refused
-    would show it for as long as nothing else comes into effect."""
+    from any source makes a new widget, and the number of refused changes: a widget with a refused value would
+    show it for as long as nothing else comes into effect."""
     refusals = view.refusals(name)
     return f"{state.setting_key(name)}_now_{now}" + (f"_{refusals}" if refusals else "")
 

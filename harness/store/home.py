@@ -37,7 +37,7 @@ _CHOOSE = "choose another folder with --home or STEPSCOPE_HOME."
 _LONGEST_STEM = 60
 # The ids that `create` gives.
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
-# The begin of the name of a folder whose request is not written yet.
+# The prefix of a folder without its request, which is about to be written.
 _UNFINISHED = ".new-"
 # The cached list of runs (`harness.store.run_index`).
 INDEX = "run-index.jsonl"

@@ -22,7 +22,7 @@ class Floor:
         """The file lies in `folder`, which is to be empty."""
         self._path = folder / "floor.sqlite3"
         self._waiting: deque[tuple[float, ...]] = deque()
-        # Leaves a row for the thread: a step and its twelve values.
+        # Leaves a row for the thread: the number of the step and its twelve values.
         self.put = self._waiting.append
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)

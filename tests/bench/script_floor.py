@@ -1,5 +1,5 @@
 """The least that following a script's step without its help can cost: stand-ins for the entry points of torch
-that a step calls, which only append the time, and a row per step for a thread that writes it to SQLite."""
+of each step, which only append the time, and a row per step for a thread that writes it to SQLite."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
