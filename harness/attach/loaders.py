@@ -78,6 +78,11 @@ class LoaderSwitch:
         """Take notice of the end of a pass: what it delivered was not for the step under way."""
         self.recent = [one for one in self.recent if one is not batches]
 
+    @property
+    def early_samples(self) -> int:
+        """Return the samples of the batches with which training begins: the newest one of each pass."""
+        return 0 if self.has_evaluated else sum(batches.early_samples or 0 for batches in self.recent)
+
     def begin(self) -> None:
         """Take notice of the first forward pass of the training."""
         if len({id(one.loader) for one in self.recent}) == 1:

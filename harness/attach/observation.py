@@ -46,6 +46,8 @@ class Observation:
         model_id: the id of the first model of the newest step, if it was not a plain one.
         has_ended: whether the run is to end.
         is_loading: whether the script itself reports a batch; loaders within say nothing then.
+        counts_inputs: whether the newest step needed the sizes of its model's inputs, see `PlainStep`.
+        early_samples: samples of the batches of the first step that were loaded before training began.
     """
 
     def __init__(
@@ -85,6 +87,8 @@ class Observation:
         self.under_way = StepUnderWay()
         self.raises_stop = True
         self.is_loading = False
+        self.counts_inputs = True
+        self.early_samples = 0
         self._scaled: tuple[Any, Any] = (None, None)
         self._has_loss = False
         self._leader: int | None = None
@@ -318,6 +322,9 @@ class Observation:
         self._has_loss, under_way.logged_loss = False, None
         ticket = None if timer.end_device is None else timer.end_device()
         samples, tokens = tracker.samples or self._samples or 0, self._tokens
+        self.counts_inputs = tracker.samples is None or tokens is not None
+        if self.early_samples:
+            samples, self.early_samples = self._with_early_samples(), 0
         self.model_id = self._leader
         self._leader = self._inputs = self._samples = self._tokens = None
         training.samples_per_step, training.tokens_per_step = samples, tokens
@@ -332,6 +339,13 @@ class Observation:
         self.step = step + 1
         under_way.ended, under_way.has_begun, under_way.has_trained = step, False, False
         return step
+
+    def _with_early_samples(self) -> int:
+        """Return the samples of the first step. A batch that was loaded in it, after an early one, is one of
+        the next step where the models were not called with as many samples."""
+        loaded = self.tracker.samples or 0
+        samples = self.early_samples + loaded
+        return samples if not loaded or samples <= (self._samples or 0) else loaded
 
     def _record_news(self, step: int) -> None:
         """Write down what became known of the script's loader and autocast after `step`."""

@@ -51,6 +51,7 @@ class LoaderPass:
         batches: torch's iterator, which an exchange replaces.
         is_over: whether the script has seen its end.
         axis: the dimension of its batches that counts samples; None before the first batch.
+        early_samples: the number of samples in its newest batch before training began; None: unknown.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class LoaderPass:
         self.batches: Iterator[Any] = iter(())
         self.is_over = False
         self.axis: int | None = None
+        self.early_samples: int | None = None
         self._open_iterator = open_iterator
         self._changed = changed
         self._attributes: dict[str, Any] = {}

@@ -142,6 +142,9 @@ class Session:
             self._loaders.ended(batches)
             raise
         self._loaders.delivered(batches)
+        batches.early_samples = self._entries.count_samples(batches, batch)
+        if not torch.is_grad_enabled():
+            self._loaders.has_evaluated = True
         return batch
 
     def model_seen(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -184,7 +187,7 @@ class Session:
     def early_update(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step: the training begins, unless it has; then this is another thread."""
         if self.follows():
-            self._guard.run(self._begin, [optimizer])
+            self._guard.run(self._begin_within_step, [optimizer])
         elif self._guard.is_on and self.watch is not None and not self._has_other_thread:
             self._has_other_thread = True
             self.watch.context.warn(
@@ -240,7 +243,10 @@ class Session:
 
     def _discover(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         if self._observation is None:
-            if self._searches == _MOST_SEARCHES or not (model.training and torch.is_grad_enabled()):
+            if not (model.training and torch.is_grad_enabled()):
+                self._loaders.has_evaluated = True
+                return
+            if self._searches == _MOST_SEARCHES:
                 return
             if not any(weight.requires_grad for weight in model.parameters()):
                 return  # Such as a transform of the dataset.
@@ -250,7 +256,7 @@ class Session:
                 self._see(model)
                 self._sizes = sizes_of(inputs)
                 return
-            self._begin(optimizers)
+            self._begin_within_step(optimizers)
         observation = self._observation
         if observation is not None and owns(model, owned_parameters(observation.training.optimizers)):
             self._see(model)
@@ -266,17 +272,25 @@ class Session:
         optimizers = live_optimizers()
         owned = owned_parameters(optimizers)
         if self._seen and not any(owns(model, owned) for model in self._seen):
-            self._begin([], self._seen)
+            self._begin_within_step([], self._seen)
             if self._observation is not None:
                 self._observation.count_next(self._seen[-1], self._sizes)
             self._follow()
         elif optimizers:
-            self._begin(optimizers)
+            self._begin_within_step(optimizers)
 
     def _optimizer_created(self, observation: Observation, optimizer: torch.optim.Optimizer) -> None:
         # The models are searched for at the next batch: there may be an optimizer for each parameter.
         if observation.training.add_optimizer(optimizer):
             observation.discover()
+
+    def _begin_within_step(
+        self, optimizers: list[torch.optim.Optimizer], models: Sequence[nn.Module] = ()
+    ) -> None:
+        """Begin as `_begin` does; a batch of the first step has been loaded before."""
+        self._begin(optimizers, models)
+        if self._observation is not None:
+            self._observation.early_samples = self._loaders.early_samples
 
     def _begin(self, optimizers: list[torch.optim.Optimizer], models: Sequence[nn.Module] = ()) -> None:
         """Open the watch over the models of `optimizers`, or over `models` where there is no optimizer."""

@@ -1,0 +1,121 @@
+"""Test the samples of a script's first step, whose first batch is loaded before the watch opens."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.attach_factories import steps_of
+
+_BATCH, _STEPS = 4, 3
+
+
+class _Script:
+    """A model, an optimizer and loaders, with the loops of scripts."""
+
+    def __init__(self) -> None:
+        self.model = nn.Linear(4, 2)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+
+    def loader(self, batches: int) -> DataLoader[tuple[Tensor, ...]]:
+        return DataLoader(TensorDataset(torch.ones(batches * _BATCH, 4)), batch_size=_BATCH)
+
+    def compute(self, inputs: Tensor) -> None:
+        self.model(inputs).square().mean().backward()
+
+    def update(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def train(self, batches: Any) -> None:
+        for (inputs,) in batches:
+            self.compute(inputs)
+            self.update()
+
+
+def _accumulate(script: _Script) -> None:
+    for number, (inputs,) in enumerate(script.loader(3 * _STEPS), start=1):
+        script.compute(inputs)
+        if number % 3 == 0:
+            script.update()
+
+
+def _compute_each_batch_twice(script: _Script) -> None:
+    for (inputs,) in script.loader(_STEPS):
+        script.compute(inputs)
+        script.compute(inputs)
+        script.update()
+
+
+def _read_two_loaders(script: _Script) -> None:
+    for (one,), (other,) in zip(script.loader(_STEPS), script.loader(_STEPS), strict=True):
+        script.compute(one)
+        script.compute(other)
+        script.update()
+
+
+def _look_at_a_batch_first(script: _Script) -> None:
+    loader = script.loader(_STEPS)
+    next(iter(loader))
+    script.train(loader)
+
+
+def _evaluate_first(script: _Script) -> None:
+    with torch.no_grad():
+        for (inputs,) in script.loader(2):
+            script.model(inputs)
+    script.train(script.loader(_STEPS))
+
+
+def _evaluate_on_kept_batches_first(script: _Script) -> None:
+    evaluated, training = iter(script.loader(2)), iter(script.loader(_STEPS))
+    script.model.eval()
+    script.model(next(evaluated)[0])
+    script.model.train()
+    script.train(training)
+
+
+def _load_one_batch_ahead(script: _Script) -> None:
+    def ahead() -> Iterator[list[Tensor]]:
+        batches = iter(script.loader(_STEPS))
+        batch = next(batches)
+        for following in batches:
+            yield batch
+            batch = following
+        yield batch
+
+    script.train(ahead())
+
+
+def _load_the_next_batch_after_the_model_was_called(script: _Script) -> None:
+    batches: Iterator[list[Tensor]] = iter(script.loader(_STEPS))
+    batch: list[Tensor] | None = next(batches)
+    while batch is not None:
+        loss = script.model(batch[0]).square().mean()
+        batch = next(batches, None)
+        loss.backward()
+        script.update()
+
+
+@pytest.mark.parametrize(
+    ("loop", "samples"),
+    [
+        (_accumulate, 3 * _BATCH),
+        (_compute_each_batch_twice, _BATCH),
+        (_read_two_loaders, 2 * _BATCH),
+        (_look_at_a_batch_first, _BATCH),
+        (_evaluate_first, _BATCH),
+        (_evaluate_on_kept_batches_first, _BATCH),
+        (_load_one_batch_ahead, _BATCH),
+        (_load_the_next_batch_after_the_model_was_called, _BATCH),
+    ],
+)
+def test_the_first_step_has_as_many_samples_as_the_others(
+    tmp_path: Path, loop: Callable[[_Script], None], samples: int
+) -> None:
+    log = steps_of(tmp_path, lambda: loop(_Script()))
+    assert [row.samples for row in log.steps] == [samples] * _STEPS
