@@ -3,7 +3,8 @@
 They are flat: between two operations of a training the processor's caches hold nothing of this code, and
 every Python call takes several times as long as in a tight loop. So an entry records the time of an event of
 a plain step (`harness.attach.plain_step`) by itself, and leaves all others to the observation: they leave
-for a function of their own, as do those before the training or on another thread.
+for a function of their own, as do those before the training or on another thread. (To ask for the thread
+takes a microsecond here: where an event has the model or the optimizer of the training, that is enough.)
 
 The events of a step, in order: `next_batch`, `call` of the model, `backward`, `update_began`, and
 `update_ended`, which ends the step. `harness.attach.iterators` has the batches of plain steps.
@@ -33,7 +34,6 @@ from harness.attach.plain_step import (
 )
 
 _is_grad_enabled = torch.is_grad_enabled
-_UNKNOWN = (None, None)
 
 
 class EarlyEvents(Protocol):
@@ -120,7 +120,7 @@ class StepEntries:
     def wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return the stand-in for the `__call__` of a class of models."""
         is_torch = original is nn.Module._wrapped_call_impl
-        guard, plain = self.guard, self.plain
+        plain = self.plain
         times_ns = plain.times_ns
 
         @wraps(original)
@@ -128,18 +128,15 @@ class StepEntries:
             if is_dynamo_compiling():  # In a function that is compiled nothing of ours may be traced.
                 return model._call_impl(*inputs, **kwargs) if is_torch else original(model, *inputs, **kwargs)
             is_next = len(times_ns) == ARRIVED and id(model) == plain.model_id
-            if not (is_next and get_ident() == guard.thread and model.training and _is_grad_enabled()):
+            if not (is_next and model.training and _is_grad_enabled()):
                 return self._call(original, model, inputs, kwargs)
-            tensor = inputs[0] if inputs else None
-            if type(tensor) is Tensor and plain.samples is not None and tensor.is_floating_point():
-                plain.sizes = _UNKNOWN
-            else:
+            if plain.counts_inputs:
                 plain.sizes = sizes_of(inputs or tuple(kwargs.values()))
             times_ns.append(plain.now())
             if kwargs or len(inputs) != 1:
                 output = original(model, *inputs, **kwargs)
             else:  # As nearly always, and without further tuples and frames of C.
-                output = original(model, tensor)
+                output = original(model, inputs[0])
             if len(times_ns) == CALLED:
                 times_ns.append(plain.now())
             else:
@@ -228,11 +225,11 @@ class StepEntries:
 
     def update_began(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         """An optimizer is about to step, at the latest with this the training begins."""
-        plain, thread = self.plain, get_ident()
-        is_next = len(plain.times_ns) == GRADIENTS_ENDED and id(optimizer) == plain.optimizer_id
-        if is_next and thread == self.guard.thread:
+        plain = self.plain
+        if len(plain.times_ns) == GRADIENTS_ENDED and id(optimizer) == plain.optimizer_id:
             plain.times_ns.append(plain.now())
             return
+        thread = get_ident()
         if self.observation is None or thread != self.guard.thread:
             self._early.early_update(optimizer)
         observation = self.observation

@@ -21,7 +21,7 @@ from tests.attach_factories import attached, recorded
 
 _SAMPLES, _BATCH = 90, 4
 _STEPS = -(-_SAMPLES // _BATCH)
-_EVENTFUL = 15
+_EVENTFUL, _LENGTH = 15, 6
 
 
 class Loop:
@@ -90,6 +90,41 @@ def test_settled_steps_of_a_plain_loop_are_taken_at_their_end(tmp_path: Path) ->
         phases = (row.data_wait_ns, row.forward_ns, row.backward_ns, row.optimizer_ns)
         assert all(phase_ns > 0 for phase_ns in phases)
         assert sum(phases) <= row.step_ns
+
+
+def test_tokens_are_counted_in_plain_steps_too(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(4 * _LENGTH, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.randint(0, 10, (_SAMPLES, _LENGTH)))
+    count = 0
+    with attached(tmp_path) as (session, folder, guard):
+        for (inputs,) in DataLoader(data, batch_size=_BATCH):
+            model(inputs).sum().backward()
+            count += bool(session.plain.times_ns)
+            optimizer.step()
+        session.end(None)
+        assert guard.message is None
+    assert count >= _STEPS // 2
+    assert [row.tokens for row in recorded(folder).steps] == [
+        *[_BATCH * _LENGTH] * (_STEPS - 1),
+        _SAMPLES % _BATCH * _LENGTH,
+    ]
+
+
+def test_samples_are_those_of_the_models_inputs_where_batches_are_no_tensors(tmp_path: Path) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    sizes: Any = list(range(1, _STEPS + 1))
+    count = 0
+    with attached(tmp_path) as (session, folder, guard):
+        for batch in DataLoader(sizes, batch_size=None, collate_fn=str):
+            model(torch.ones(int(batch), 3)).sum().backward()
+            count += bool(session.plain.times_ns)
+            optimizer.step()
+        session.end(None)
+        assert guard.message is None
+    assert count >= _STEPS // 2
+    assert [row.samples for row in recorded(folder).steps] == sizes
 
 
 def test_a_model_learns_the_same_under_watch(tmp_path: Path) -> None:
