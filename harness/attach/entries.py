@@ -3,8 +3,7 @@
 They are flat: between two operations of a training the processor's caches hold nothing of this code, and
 every Python call takes several times as long as in a tight loop. So an entry records the time of an event of
 a plain step (`harness.attach.plain_step`) by itself, and leaves all others to the observation: they leave
-for a function of their own, as do those before the training or on another thread. (To ask for the thread
-takes a microsecond here: where an event has the model or the optimizer of the training, that is enough.)
+for a function of their own, as do those before the training or on another thread.
 
 The events of a step, in order: `next_batch`, `call` of the model, `backward`, `update_began`, and
 `update_ended`, which ends the step. `harness.attach.iterators` has the batches of plain steps.
@@ -120,7 +119,7 @@ class StepEntries:
     def wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return the stand-in for the `__call__` of a class of models."""
         is_torch = original is nn.Module._wrapped_call_impl
-        plain = self.plain
+        guard, plain = self.guard, self.plain
         times_ns = plain.times_ns
 
         @wraps(original)
@@ -128,7 +127,7 @@ class StepEntries:
             if is_dynamo_compiling():  # In a function that is compiled nothing of ours may be traced.
                 return model._call_impl(*inputs, **kwargs) if is_torch else original(model, *inputs, **kwargs)
             is_next = len(times_ns) == ARRIVED and id(model) == plain.model_id
-            if not (is_next and model.training and _is_grad_enabled()):
+            if not (is_next and get_ident() == guard.thread and model.training and _is_grad_enabled()):
                 return self._call(original, model, inputs, kwargs)
             if plain.counts_inputs:
                 plain.sizes = sizes_of(inputs or tuple(kwargs.values()))
@@ -225,11 +224,11 @@ class StepEntries:
 
     def update_began(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         """An optimizer is about to step, at the latest with this the training begins."""
-        plain = self.plain
-        if len(plain.times_ns) == GRADIENTS_ENDED and id(optimizer) == plain.optimizer_id:
+        plain, thread = self.plain, get_ident()
+        is_next = len(plain.times_ns) == GRADIENTS_ENDED and id(optimizer) == plain.optimizer_id
+        if is_next and thread == self.guard.thread:
             plain.times_ns.append(plain.now())
             return
-        thread = get_ident()
         if self.observation is None or thread != self.guard.thread:
             self._early.early_update(optimizer)
         observation = self.observation

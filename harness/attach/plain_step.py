@@ -29,7 +29,7 @@ _OOM_PHASES = (
     OomPhase.BETWEEN,
     OomPhase.OPTIMIZER,
 )
-UNKNOWN_SIZES = (None, None)
+_UNKNOWN_SIZES = (None, None)
 # Steps until the next try after a step that was not plain, at most.
 _LONGEST_PAUSE = 1_024
 
@@ -74,7 +74,7 @@ class PlainStep:
         self.is_recorded = True
         self.samples: int | None = None
         self.counts_inputs = True
-        self.sizes: tuple[int | None, int | None] = UNKNOWN_SIZES
+        self.sizes: tuple[int | None, int | None] = _UNKNOWN_SIZES
         self.loss: Any = None
         self._pause = 1
         self._retry_step = 0
@@ -99,7 +99,7 @@ class PlainStep:
     ) -> None:
         """Expect plain steps from now on, of these and timed by `timer`."""
         self.batches, self.model_id, self.optimizer_id = batches, model_id, optimizer_id
-        self.counts_inputs, self.sizes = counts_inputs, UNKNOWN_SIZES
+        self.counts_inputs, self.sizes = counts_inputs, _UNKNOWN_SIZES
         self.now, self.is_recorded, self.loss = timer.now, timer.is_observing, None
 
     def leave(self, step: int) -> list[int]:

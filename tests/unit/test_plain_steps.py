@@ -1,7 +1,9 @@
 """Test that a plain step is recorded as any other, and what happens where it turns out not to be one."""
 
 import gc
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import stepscope
 from harness.analysis.oom.report import OomPhase
 from harness.attach.batches import batch_axis
-from harness.attach.plain_step import PlainStep
+from harness.attach.plain_step import GRADIENTS_ENDED, PlainStep
 from harness.attach.session import Session
 from harness.store.home import Home
 from tests.attach_factories import attached, recorded
@@ -125,6 +127,32 @@ def test_samples_are_those_of_the_models_inputs_where_batches_are_no_tensors(tmp
         assert guard.message is None
     assert count >= _STEPS // 2
     assert [row.samples for row in recorded(folder).steps] == sizes
+
+
+def test_what_another_thread_does_with_the_same_model_is_of_no_step(tmp_path: Path) -> None:
+    """It calls the model, or steps the optimizer, where the training is about to do so."""
+    loop, count = Loop(), 0
+
+    def in_another_thread(work: Callable[[], Any]) -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    with attached(tmp_path) as (session, folder, guard):
+        for step, (inputs,) in enumerate(DataLoader(loop.data, batch_size=_BATCH), start=1):
+            if step > 1:  # The first thread that trains is the one that is followed.
+                in_another_thread(partial(loop.model, inputs[:1]))
+            loop.model(inputs).square().mean().backward()
+            if step > 1:
+                in_another_thread(loop.optimizer.step)
+            count += len(session.plain.times_ns) == GRADIENTS_ENDED
+            loop.optimizer.step()
+        session.end(None)
+        assert guard.message is None
+    assert count >= _STEPS // 2
+    rows = recorded(folder).steps
+    assert [row.step for row in rows] == list(range(1, _STEPS + 1))
+    assert [row.samples for row in rows] == [_BATCH] * (_STEPS - 1) + [_SAMPLES % _BATCH]
 
 
 def test_a_model_learns_the_same_under_watch(tmp_path: Path) -> None:
