@@ -1,4 +1,4 @@
-"""Test the samples of a script's first step, whose first batch is loaded before the watch opens."""
+"""Test the samples of a script's first step: its first batch is loaded before the watch opens."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
