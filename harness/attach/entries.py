@@ -33,6 +33,7 @@ from harness.attach.plain_step import (
 )
 
 _is_grad_enabled = torch.is_grad_enabled
+_UNKNOWN = (None, None)
 
 
 class EarlyEvents(Protocol):
@@ -129,13 +130,16 @@ class StepEntries:
             is_next = len(times_ns) == ARRIVED and id(model) == plain.model_id
             if not (is_next and get_ident() == guard.thread and model.training and _is_grad_enabled()):
                 return self._call(original, model, inputs, kwargs)
-            if plain.counts_inputs:
+            tensor = inputs[0] if inputs else None
+            if type(tensor) is Tensor and plain.samples is not None and tensor.is_floating_point():
+                plain.sizes = _UNKNOWN
+            else:
                 plain.sizes = sizes_of(inputs or tuple(kwargs.values()))
             times_ns.append(plain.now())
             if kwargs or len(inputs) != 1:
                 output = original(model, *inputs, **kwargs)
             else:  # As nearly always, and without further tuples and frames of C.
-                output = original(model, inputs[0])
+                output = original(model, tensor)
             if len(times_ns) == CALLED:
                 times_ns.append(plain.now())
             else:

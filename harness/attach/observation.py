@@ -46,7 +46,6 @@ class Observation:
         model_id: the id of the first model of the newest step, if it was not a plain one.
         has_ended: whether the run is to end.
         is_loading: whether the script itself reports a batch; loaders within say nothing then.
-        counts_inputs: whether the newest step needed the sizes of its model's inputs, see `PlainStep`.
         early_samples: samples of the batches of the first step that were loaded before training began.
     """
 
@@ -87,7 +86,6 @@ class Observation:
         self.under_way = StepUnderWay()
         self.raises_stop = True
         self.is_loading = False
-        self.counts_inputs = True
         self.early_samples = 0
         self._scaled: tuple[Any, Any] = (None, None)
         self._has_loss = False
@@ -322,7 +320,6 @@ class Observation:
         self._has_loss, under_way.logged_loss = False, None
         ticket = None if timer.end_device is None else timer.end_device()
         samples, tokens = tracker.samples or self._samples or 0, self._tokens
-        self.counts_inputs = tracker.samples is None or tokens is not None
         if self.early_samples:
             samples, self.early_samples = self._with_early_samples(), 0
         self.model_id = self._leader

@@ -53,7 +53,6 @@ class PlainObservation(Observation):
         if (logged := under_way.logged_loss) is not None:
             loss, under_way.logged_loss = float(logged), None
         samples, tokens = plain.sizes
-        self.counts_inputs = plain.samples is None or tokens is not None
         samples = plain.samples or samples or 0
         self.training.samples_per_step, self.training.tokens_per_step = samples, tokens
         ticket = None if loss is None else loss.__float__
@@ -116,7 +115,7 @@ class PlainObservation(Observation):
             return
         if not (self._is_plain() and batches.is_tried and key in self.training.references):
             return
-        plain.expect(batches, self.model_id, key, self._timer, counts_inputs=self.counts_inputs)
+        plain.expect(batches, self.model_id, key, self._timer)
         quiet, steps = self.quiet, self.steps
         quiet.end_ns, quiet.columns = self._timer.end_ns, steps.recorder.columns
         quiet.rank_waits = steps.recorder.rank_waits

@@ -29,7 +29,6 @@ _OOM_PHASES = (
     OomPhase.BETWEEN,
     OomPhase.OPTIMIZER,
 )
-_UNKNOWN_SIZES = (None, None)
 # Steps until the next try after a step that was not plain, at most.
 _LONGEST_PAUSE = 1_024
 
@@ -45,9 +44,7 @@ class PlainStep:
         now: the clock; in unobserved steps one without time.
         is_recorded: whether the step is observed.
         samples: samples of its batch.
-        counts_inputs: whether the sizes of its model's inputs are needed: those of the batch are unknown, or
-            the inputs are tokens.
-        sizes: samples and tokens of its model's inputs, if they are needed.
+        sizes: samples and tokens of its model's inputs; samples only if those of the batch are unknown.
         loss: its loss; None in unobserved steps.
     """
 
@@ -55,7 +52,6 @@ class PlainStep:
         "_pause",
         "_retry_step",
         "batches",
-        "counts_inputs",
         "is_recorded",
         "loss",
         "model_id",
@@ -73,8 +69,7 @@ class PlainStep:
         self.now: Callable[[], int] = perf_counter_ns
         self.is_recorded = True
         self.samples: int | None = None
-        self.counts_inputs = True
-        self.sizes: tuple[int | None, int | None] = _UNKNOWN_SIZES
+        self.sizes: tuple[int | None, int | None] = (None, None)
         self.loss: Any = None
         self._pause = 1
         self._retry_step = 0
@@ -88,18 +83,9 @@ class PlainStep:
         """Return whether `step` may be a plain one, by the steps before it."""
         return step >= self._retry_step
 
-    def expect(
-        self,
-        batches: LoaderPass,
-        model_id: int,
-        optimizer_id: int,
-        timer: StepTimer,
-        *,
-        counts_inputs: bool,
-    ) -> None:
+    def expect(self, batches: LoaderPass, model_id: int, optimizer_id: int, timer: StepTimer) -> None:
         """Expect plain steps from now on, of these and timed by `timer`."""
         self.batches, self.model_id, self.optimizer_id = batches, model_id, optimizer_id
-        self.counts_inputs, self.sizes = counts_inputs, _UNKNOWN_SIZES
         self.now, self.is_recorded, self.loss = timer.now, timer.is_observing, None
 
     def leave(self, step: int) -> list[int]:
