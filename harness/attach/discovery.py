@@ -2,7 +2,7 @@
 
 import gc
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,9 +54,11 @@ def owns_all(modules: Iterable[nn.Module], parameters: set[int]) -> bool:
     return bool(parameters) and parameters <= own
 
 
-def find_models(parameters: set[int]) -> list[nn.Module]:
-    """Return the outermost modules of this process that have any of `parameters`, which are ids."""
-    owners = [module for module in _instances(nn.Module) if owns(module, parameters)]
+def find_models(parameters: set[int], other_than: Collection[type[nn.Module]] = ()) -> list[nn.Module]:
+    """Return the outermost modules of this process that have any of `parameters`, which are ids, and are of
+    another kind than `other_than`."""
+    modules = [module for module in _instances(nn.Module) if type(module) not in other_than]
+    owners = [module for module in modules if owns(module, parameters)]
     inner = {id(child) for module in owners for child in module.modules() if child is not module}
     return [module for module in owners if id(module) not in inner and not isinstance(module, ScriptModels)]
 

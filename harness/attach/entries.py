@@ -78,6 +78,10 @@ class StepEntries:
         """Follow the calls of `models` too."""
         self._model_ids.update(map(id, models))
 
+    def forget_models(self) -> None:
+        """Follow no models any more, whose ids others may have."""
+        self._model_ids.clear()
+
     def next_batch(self, batches: LoaderPass) -> Any:
         """Return the next batch of a loader; raises StopIteration at its end."""
         observation, guard = self.observation, self.guard

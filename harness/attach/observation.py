@@ -26,6 +26,8 @@ from harness.watch.steps import Steps
 
 # Evaluations that follow each other faster have one event.
 EVALUATION_EVENT_NS = 10_000_000_000
+# Searches for models in place of those that exist no longer: each takes some 50 ms.
+_MOST_LOSSES = 3
 
 
 class Observation:
@@ -42,6 +44,7 @@ class Observation:
         cycle, manual: decide where a step ends; manual is None where optimizers decide.
         rates: the factor of learning rates.
         is_discovering: whether models are to be searched for after the next update.
+        has_lost_models: whether that is because the models that were followed exist no longer.
         step: the number of the step under way.
         model_id: the id of the first model of the newest step, if it was not a plain one.
         has_ended: whether the run is to end.
@@ -74,6 +77,8 @@ class Observation:
         self.calls, self.loaders, self.autocast = training.calls, switches.loaders, switches.autocast
         self.rates = switches.rates
         self.is_discovering = True
+        self.has_lost_models = False
+        self._losses = 0
         self._find_models = find_models
         self._availability = Availability(context, switches)
         copies = context.device.torch_device.type != "cpu"
@@ -323,6 +328,8 @@ class Observation:
         if self.early_samples:
             samples, self.early_samples = self._with_early_samples(), 0
         self.model_id = self._leader
+        if self._leader is None and under_way.has_trained and self.training.optimizers:
+            self._miss_models()
         self._leader = self._inputs = self._samples = self._tokens = None
         training.samples_per_step, training.tokens_per_step = samples, tokens
         if training.settings.empty_cache_every or self.calls.tidy is not self._switches.own_tidy:
@@ -336,6 +343,13 @@ class Observation:
         self.step = step + 1
         under_way.ended, under_way.has_begun, under_way.has_trained = step, False, False
         return step
+
+    def _miss_models(self) -> None:
+        """No model was called in a step that computed gradients. Where a module is made for each step, as a
+        wrapper may be, the one that was followed exists no longer."""
+        if not (self.is_discovering or self.training.models or self._losses == _MOST_LOSSES):
+            self._losses += 1
+            self.is_discovering = self.has_lost_models = True
 
     def _with_early_samples(self) -> int:
         """Return the samples of the first step. A batch that was loaded in it, after an early one, is one of

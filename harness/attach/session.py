@@ -91,6 +91,7 @@ class Session:
         self._searches = 0
         self._seen: list[nn.Module] = []
         self._followed: WeakSet[nn.Module] = WeakSet()
+        self._kinds: set[type[nn.Module]] = set()
         self._sizes: tuple[int | None, int | None] = (None, None)
         self._clears_gradients = False
         self._has_other_thread = self._has_ended = False
@@ -356,10 +357,15 @@ class Session:
     def _follow(self) -> None:
         """From now on follow the models that the script calls, instead of all modules, and those of the
         optimizers that none of these belongs to."""
-        assert self._observation is not None
-        training, self._observation.is_discovering = self._observation.training, False
+        observation = self._observation
+        assert observation is not None
+        training, observation.is_discovering = observation.training, False
         models, self._seen = self._seen, []
         owned = owned_parameters(training.optimizers)
+        if observation.has_lost_models:  # Those within them outlive a step.
+            observation.has_lost_models = False
+            self._hooks.unfollow()
+            training.add_models(models := find_models(owned, self._kinds))
         # A search through all objects of the process takes some 50 ms.
         roots = training.models if owns_all(models, owned) and owns_all(training.models, owned) else None
         if roots is None:
@@ -367,10 +373,11 @@ class Session:
         called = {id(model) for model in (*self._followed, *models)}
         models += [root for root in roots if not any(id(module) in called for module in root.modules())]
         self._followed.update(models)
+        self._kinds.update(map(type, models))
         self._hooks.follow(models)
         if self._member is not None:
             for replica in replicas(models):
-                self._observation.steps.follow_ranks(replica)
+                observation.steps.follow_ranks(replica)
 
     def _report(self, message: str) -> None:
         if self._observation is not None:

@@ -1,0 +1,77 @@
+"""Test scripts that call their model through a module made for each step, as solvers of equations do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.attach_factories import steps_of
+
+STEPS, BATCH = 8, 5
+
+
+class Wrapper(nn.Module):
+    """Calls a model several times."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for _ in range(3):
+            inputs = inputs + self.model(inputs)
+        return inputs
+
+
+class Keeping(torch.autograd.Function):
+    """A function whose graph keeps the wrapper alive until the next step, as an adjoint method does."""
+
+    @staticmethod
+    def forward(ctx: Any, wrapper: Wrapper, output: Tensor) -> Tensor:
+        ctx.wrapper = wrapper
+        return output.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None, gradients[0]
+
+
+@pytest.mark.parametrize("outlives_its_step", [False, True])
+def test_the_model_within_a_wrapper_of_each_step_is_followed(tmp_path: Path, outlives_its_step: bool) -> None:
+    def train() -> None:
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            wrapper = Wrapper(model)
+            output = wrapper(torch.randn(BATCH, 4))
+            if outlives_its_step:
+                output = Keeping.apply(wrapper, output)
+            del wrapper
+            output.square().mean().backward()
+            optimizer.step()
+
+    steps = steps_of(tmp_path, train).steps
+    assert [step.step for step in steps] == list(range(1, STEPS + 1))
+    # In the second step it is noticed that the wrapper of the first one exists no longer.
+    assert [step.samples for step in steps] == [BATCH, 0, *[BATCH] * (STEPS - 2)]
+    assert [bool(step.forward_ns) for step in steps] == [True, False, *[True] * (STEPS - 2)]
+
+
+def test_models_of_one_class_that_are_trained_in_a_row_are_each_followed(tmp_path: Path) -> None:
+    def train() -> None:
+        for _ in range(3):
+            model = nn.Linear(4, 4)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            for _ in range(STEPS):
+                optimizer.zero_grad()
+                model(torch.randn(BATCH, 4)).square().mean().backward()
+                optimizer.step()
+            del model, optimizer
+
+    steps = steps_of(tmp_path, train).steps
+    # A new model is known, and its optimizer told from the earlier one, after its first update at the latest.
+    assert len(steps) >= 3 * STEPS - 2
+    assert sum(not step.forward_ns for step in steps) <= 2
