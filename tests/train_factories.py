@@ -227,7 +227,7 @@ def a_device(facts: DeviceFacts = CPU_FACTS) -> FakeDevice:
 
 
 def a_workload(device: Device | None = None, **values: Any) -> Workload:
-    """The smallest catalogued model on handwritten digits, in training; seeded."""
+    """The smallest cataloged model on handwritten digits, in training; seeded."""
     settings = resolve({"model": "mlp", "batch_size": 8, **values})
     source = open_source(settings)
     torch.manual_seed(settings.seed)

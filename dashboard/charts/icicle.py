@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from dashboard.charts.axes import FONT
 from dashboard.charts.theme import LIGHT
 
-GREY = "#6b7366"
+GRAY = "#6b7366"
 # Share of the branch color in a node of the first and of the fourth level; the rest is gray.
 _STRONG, _WEAK = 0.9, 0.35
 _DEEPEST = 3
@@ -71,7 +71,7 @@ def shade(color: str, level: int) -> str:
     label's contrast is right on any page."""
     strength = _STRONG - min(level, _DEEPEST) * (_STRONG - _WEAK) / _DEEPEST
     mixed = (
-        round(strength * int(color[at : at + 2], 16) + (1 - strength) * int(GREY[at : at + 2], 16))
+        round(strength * int(color[at : at + 2], 16) + (1 - strength) * int(GRAY[at : at + 2], 16))
         for at in (1, 3, 5)
     )
     return "#" + "".join(f"{part:02x}" for part in mixed)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from dashboard.charts.icicle import GREY, Node, figure, shade
+from dashboard.charts.icicle import GRAY, Node, figure, shade
 from dashboard.charts.theme import LIGHT, RUNS
 from harness import words
 from harness.records.memory import ModuleMemoryRow
@@ -144,7 +144,7 @@ def _colors(paths: Sequence[str]) -> list[str]:
     colors = []
     for path in paths:
         if not path:
-            colors.append(GREY)
+            colors.append(GRAY)
             continue
         color = LIGHT[RUNS[branches.index(_branch(path)) % len(RUNS)]]
         colors.append(shade(color, path.count(".")))

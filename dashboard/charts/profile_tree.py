@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dashboard.charts.icicle import GREY, Node, figure, shade
+from dashboard.charts.icicle import GRAY, Node, figure, shade
 from dashboard.charts.theme import LIGHT, RUNS
 from harness import words
 from harness.analysis.profiles import own_ns
@@ -93,7 +93,7 @@ def _figure(
             value=whole[path],
             text=_text(profile, whole[path], whole[()]),
             details=details.get(path, "per step"),
-            color=shade(colors.get(path[0], GREY), len(path) - 1) if path else GREY,
+            color=shade(colors.get(path[0], GRAY), len(path) - 1) if path else GRAY,
         )
         for path in own
         if whole[path] > 0

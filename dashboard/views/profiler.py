@@ -45,7 +45,7 @@ def page() -> None:
         return
     chosen, against = _choices(view)
     every_s = None if view.status.state.is_over else _TICK_S
-    st.fragment(_judgement, run_every=every_s)(view, drawn_for, chosen, against)
+    st.fragment(_judgment, run_every=every_s)(view, drawn_for, chosen, against)
     profile.section(view)
     st.fragment(_tables, run_every=every_s)(view, chosen, against)
 
@@ -85,7 +85,7 @@ def _choice(view: RunView, label: str, key: str, names: list[str]) -> str:
     return choice
 
 
-def _judgement(view: RunView, drawn_for: tuple[int, ...], chosen: str, against: str | None) -> None:
+def _judgment(view: RunView, drawn_for: tuple[int, ...], chosen: str, against: str | None) -> None:
     """Draw the bottleneck, the advice and the figures from new data; rerun the page when the ranges to choose
     from have changed."""
     is_other = run_data.supervisor().status(view.folder).state != view.status.state
@@ -113,7 +113,7 @@ def _judgement(view: RunView, drawn_for: tuple[int, ...], chosen: str, against: 
 
 
 def _tables(view: RunView, chosen: str, against: str | None) -> None:
-    """Draw the charts and tables of the last data read by `_judgement`. A fragment of its own, so that the
+    """Draw the charts and tables of the last data read by `_judgment`. A fragment of its own, so that the
     section between the two is not redrawn with every tick."""
     tick = ticks.last_timing()
     if tick is not None and (tick.token[0], *tick.token[2:]) == (view.folder.run_id, chosen, against):

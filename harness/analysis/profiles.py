@@ -64,7 +64,7 @@ class ProfileComparison(NamedTuple):
 
 
 def self_ns(row: ProfileOpRow, profile: ProfileRow) -> int | None:
-    """Self time of `row` that counts towards the steps' time; None for operators where kernels were recorded,
+    """Self time of `row` that counts toward the steps' time; None for operators where kernels were recorded,
     since they only launch work."""
     if bool(row.is_kernel) != bool(profile.on_device):
         return None

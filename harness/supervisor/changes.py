@@ -13,7 +13,7 @@ from harness.store.reader import LogReader
 # Read before a change: what the run does by itself.
 HISTORY_S = 180.0
 # Steps shorter than this are read one in several, primes apart, so that they do not fall into step with what
-# happens every so many steps. Their neighbours are alike and add little.
+# happens every so many steps. Their neighbors are alike and add little.
 _APART_NS = 5_000_000
 _STRIDES = (1, 3, 7, 13, 29, 61, 127)
 _PROBED = 200

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from harness.catalog import model as catalogued
+from harness.catalog import model as cataloged
 from harness.models.base import LossModel
 from harness.models.building import build_model
 from harness.records.data import DataKind, DataShape
@@ -49,7 +49,7 @@ def flops_rows(settings: Settings, shape: DataShape) -> list[FlopsRow]:
 
     Raises what torch raises where the model needs values to know its shapes.
     """
-    ways = (False, True) if catalogued(settings.model).can_checkpoint else (False,)
+    ways = (False, True) if cataloged(settings.model).can_checkpoint else (False,)
     decided = json.dumps({name: getattr(settings, name) for name in DECIDING})
     rows = []
     for checkpointing in ways:

@@ -74,7 +74,7 @@ def _coverage(right: Sequence[Outcome]) -> float:
 
 
 def _cost() -> Iterator[Figure]:
-    """Processor time of one series, readings and judgements, in a run that looks once a second at 50 a
+    """Processor time of one series, readings and judgments, in a run that looks once a second at 50 a
     second; four series make a run."""
     case = next(case for case in cases(200, SEED) if len(case.values) == 12_000)
     costs = []

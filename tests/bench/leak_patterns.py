@@ -2,7 +2,7 @@
 
 `python -m tests.bench leak-patterns [--quick]`. The mlp, lstm and transformer train on batches whose length
 is drawn anew from step to step, in processes of their own. A healthy run that is called a leak in any of its
-judgements counts, even where that is taken back. The seed is new each time and printed with the figures.
+judgments counts, even where that is taken back. The seed is new each time and printed with the figures.
 """
 
 import multiprocessing

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.analysis.leak.growth import GrowthJudge, Judgement
+from harness.analysis.leak.growth import GrowthJudge, Judgment
 from harness.analysis.leak.trend import Floats
 from harness.records.memory import LeakVerdict
 
@@ -179,7 +179,7 @@ class Outcome(NamedTuple):
     """Verdicts of the detector on one series: at its end, and when it first said leak."""
 
     case: Case
-    last: Judgement
+    last: Judgment
     called_at: int | None
 
     @property

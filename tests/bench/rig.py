@@ -38,7 +38,7 @@ _SETTLE_S = 0.02
 
 
 def cpu_workload(device: CpuDevice, **values: Any) -> Workload:
-    """A catalogue model in training on this CPU."""
+    """A catalog model in training on this CPU."""
     settings = resolve(values)
     torch.set_flush_denormal(settings.flush_denormal)
     source = open_source(settings)

@@ -145,7 +145,7 @@ def test_a_simulated_out_of_memory_has_a_red_marker_and_a_sentence(
     folder = simulated_runs.copy(dashboard.home, "oom")
     tab.watch(folder.run_id)
     assert "out of memory" in tab.markers
-    assert _dash_colour(tab) == "#c62828"
+    assert _dash_color(tab) == "#c62828"
     tab.expect_alert("Out of memory in step")
     tab.badge("out of memory").wait_for()
 
@@ -162,14 +162,14 @@ def test_a_real_out_of_memory_is_shown_and_the_next_run_starts(tab: Tab, dashboa
     tab.page.keyboard.press("Escape")
     tab.expect_alert("Out of memory")
     tab.wait_for_marker("out of memory")
-    assert _dash_colour(tab) == "#c62828"
+    assert _dash_color(tab) == "#c62828"
     dashboard.wait_for(folder, RunState.OUT_OF_MEMORY)
     following = dashboard.begin("the next one")
     tab.watch(following.run_id)
     tab.wait_for_steps(1)
 
 
-def _dash_colour(tab: Tab) -> str:
-    """The colour of the last marker's dashes."""
-    colour = tab.plot("plot.layout.shapes.filter(shape => shape.line?.dash === 'dash').at(-1).line.color")
-    return str(colour)
+def _dash_color(tab: Tab) -> str:
+    """The color of the last marker's dashes."""
+    color = tab.plot("plot.layout.shapes.filter(shape => shape.line?.dash === 'dash').at(-1).line.color")
+    return str(color)

@@ -43,8 +43,8 @@ def test_verdict_waterfall_and_suspect_are_told(tab: Tab, leak: RunFolder) -> No
     bars.nth(6).wait_for()
     narrowest = "bars => Math.min(...bars.map(bar => bar.getBoundingClientRect().width))"
     tab.until(lambda: bars.evaluate_all(narrowest), lambda width_px: width_px >= 2)
-    colours = bars.evaluate_all("bars => bars.map(bar => getComputedStyle(bar).backgroundColor)")
-    assert len(set(colours)) >= 6
+    colors = bars.evaluate_all("bars => bars.map(bar => getComputedStyle(bar).backgroundColor)")
+    assert len(set(colors)) >= 6
     expect(tab.key("memory_snapshots")).to_contain_text(re.compile("allocated at train.py:.?88 train_step"))
 
 

@@ -42,7 +42,7 @@ class Target:
         self._rest = b""
 
     def run(self, folder: Path, seed: int, after_acks: int, after_s: float) -> int:
-        """Start a writer, wait for so many acknowledgements and a while, and kill it; the last step it
+        """Start a writer, wait for so many acknowledgments and a while, and kill it; the last step it
         acknowledged."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{folder} {seed}\n".encode())

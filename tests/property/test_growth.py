@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis.leak.growth import GrowthJudge, Judgement
+from harness.analysis.leak.growth import GrowthJudge, Judgment
 from harness.analysis.leak.trend import drawdown, trend
 from harness.records.memory import LeakVerdict
 from tests.examples import examples
@@ -19,7 +19,7 @@ lengths = st.integers(1, 600)
 few = examples(0.4)
 
 
-def judged(values: list[float | None]) -> Judgement:
+def judged(values: list[float | None]) -> Judgment:
     judge = GrowthJudge()
     for step, value in enumerate(values, 1):
         judge.add(step, value)
@@ -35,9 +35,9 @@ def a_leak(seed: int, length: int) -> list[float]:
 @few
 @given(levels, lengths)
 def test_what_never_changes_never_leaks(level: int, length: int) -> None:
-    judgement = judged([float(level)] * length)
-    assert judgement.verdict in (LeakVerdict.STEADY, LeakVerdict.TOO_EARLY)
-    assert judgement.trend is None or judgement.trend.slope == 0
+    judgment = judged([float(level)] * length)
+    assert judgment.verdict in (LeakVerdict.STEADY, LeakVerdict.TOO_EARLY)
+    assert judgment.trend is None or judgment.trend.slope == 0
 
 
 @few

@@ -77,7 +77,7 @@ def test_a_large_block_keeps_a_rest_of_up_to_1_mib() -> None:
     assert allocator.allocated_bytes == 12 * MIB
 
 
-def test_free_neighbours_merge() -> None:
+def test_free_neighbors_merge() -> None:
     allocator = CachingAllocator()
     blocks = [allocator.allocate(5 * MIB) for _ in range(4)]
     for block in (blocks[0], blocks[2], blocks[1], blocks[3]):

@@ -1,4 +1,4 @@
-"""The catalogue: what it holds, and how a selection becomes settings or a sentence that says no."""
+"""The catalog: what it holds, and how a selection becomes settings or a sentence that says no."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ def refusal(**values: object) -> SettingError:
     return caught.value
 
 
-def test_the_catalogue_is_what_the_manual_promises() -> None:
+def test_the_catalog_is_what_the_manual_promises() -> None:
     assert set(MODELS) == {
         "mlp", "cnn", "resnet", "rnn", "lstm", "gru", "transformer", "seq2seq",
         "hf-gpt2", "hf-bert", "hf-llama", "hf-vit", "hf-resnet",
@@ -60,7 +60,7 @@ def test_builders_and_openers_exist(key: str) -> None:
     assert callable(catalog.load(target))
 
 
-def test_the_catalogue_and_its_checks_need_no_torch() -> None:
+def test_the_catalog_and_its_checks_need_no_torch() -> None:
     checks = "s.check_fit(s.resolve({})); assert 'torch' not in sys.modules"
     code = f"import sys, harness.settings.resolve as s; {checks}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -159,8 +159,8 @@ def test_a_model_of_an_absent_library_says_how_to_install_it(monkeypatch: pytest
 
 
 def test_every_kind_of_data_has_a_source_without_a_path() -> None:
-    catalogued = set(DataKind) - {DataKind.TENSORS}  # Which is that of a person's own dataset.
-    assert {source.kind for source in DATA.values() if not source.needs_path} >= catalogued
+    cataloged = set(DataKind) - {DataKind.TENSORS}  # Which is that of a person's own dataset.
+    assert {source.kind for source in DATA.values() if not source.needs_path} >= cataloged
 
 
 @pytest.mark.parametrize(

@@ -331,7 +331,7 @@ def test_the_module_and_the_command_are_the_same_and_speak_to_the_right_stream()
     assert shell("list").returncode == 0
 
 
-def test_no_colour_where_there_is_no_terminal() -> None:
+def test_no_color_where_there_is_no_terminal() -> None:
     an_ended_run("plain")
     assert "\x1b" not in shell("list").stdout
 

@@ -226,7 +226,7 @@ def test_a_thousand_buckets_fit_into_a_hundred_kilobytes() -> None:
         assert len(pack(live.figure(a_live(a_frame(1000, **values), phases=phases)))) < 100_000
 
 
-def test_every_colour_a_figure_names_is_in_both_palettes() -> None:
+def test_every_color_a_figure_names_is_in_both_palettes() -> None:
     values = dict.fromkeys((*MEMORY, "h2d_ns", "forward_ns", "backward_ns", "optimizer_ns"), 1e9)
     frame = a_frame(5, **values)
     device = BucketTable(frame.step, 1, {"util_pct": frame.band("loss")}, 5)
@@ -242,7 +242,7 @@ def test_every_colour_a_figure_names_is_in_both_palettes() -> None:
     assert set(LIGHT) == set(DARK)
 
 
-def test_a_run_keeps_its_colour_in_every_panel_of_a_comparison() -> None:
+def test_a_run_keeps_its_color_in_every_panel_of_a_comparison() -> None:
     figure = compare.figure([a_compared("a", a_frame()), a_compared("<b>b</b>", a_frame())])
     assert len({trace["line"]["color"] for trace in figure["data"][:3]}) == 1
     assert not any("<b>" in trace["name"] for trace in figure["data"])

@@ -20,16 +20,16 @@ from harness.records.data import DataKind
 from harness.settings import Settings
 from harness.settings.resolve import resolve
 
-COLOURS = {"red": (200, 20, 20), "blue": (20, 20, 200), "green": (20, 160, 20)}
+COLORS = {"red": (200, 20, 20), "blue": (20, 20, 200), "green": (20, 160, 20)}
 
 
 def paint(folder: Path, each: int = 4) -> Path:
-    """A folder of plain pictures in one subfolder a colour, of several formats and sizes."""
-    for name, colour in COLOURS.items():
+    """A folder of plain pictures in one subfolder a color, of several formats and sizes."""
+    for name, color in COLORS.items():
         (folder / name).mkdir(parents=True)
         for number in range(each):
             kind = ("png", "jpg", "gif", "bmp")[number % 4]
-            Image.new("RGB", (20 + 13 * number, 31), colour).save(folder / name / f"{number}.{kind}")
+            Image.new("RGB", (20 + 13 * number, 31), color).save(folder / name / f"{number}.{kind}")
     return folder
 
 
@@ -85,7 +85,7 @@ def test_the_same_indices_give_the_same_batch_also_after_a_journey_to_a_worker(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["digits", "shapes", "images", "stdlib-text", "text"])
-def test_a_sample_does_not_depend_on_its_neighbours(key: str, tmp_path: Path) -> None:
+def test_a_sample_does_not_depend_on_its_neighbors(key: str, tmp_path: Path) -> None:
     source = open_for(key, tmp_path)
     together = source.fetch(np.array([4, 2, 3]))
     alone = source.fetch(np.array([2]))

@@ -186,7 +186,7 @@ def test_the_demo_never_imports_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
-def test_of_all_scenarios_the_first_of_the_catalogue_is_the_newest_run(tmp_path: Path) -> None:
+def test_of_all_scenarios_the_first_of_the_catalog_is_the_newest_run(tmp_path: Path) -> None:
     home = Home(tmp_path)
     written = [folder.run_id for folder in write_all(home, steps=1)]
     assert [folder.run_id for folder in home.runs()] == written

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from harness.analysis.leak.growth import LEAST_FOR_LEAK, LEAST_SAMPLES, GrowthJudge, Judgement
+from harness.analysis.leak.growth import LEAST_FOR_LEAK, LEAST_SAMPLES, GrowthJudge, Judgment
 from harness.records.memory import LeakVerdict
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
-def judged(values: list[float], judge: GrowthJudge | None = None, first_step: int = 1) -> Judgement:
+def judged(values: list[float], judge: GrowthJudge | None = None, first_step: int = 1) -> Judgment:
     """The last verdict on the values of consecutive steps, judged as they come in."""
     judge = judge or GrowthJudge()
     for step, value in enumerate(values, first_step):
@@ -25,25 +25,25 @@ def line(steps: int, slope: float, level: float = 100 * MIB) -> list[float]:
 
 
 def test_a_few_readings_are_too_early_to_say() -> None:
-    judgement = judged(line(LEAST_SAMPLES - 1, 10 * MIB))
-    assert judgement.verdict is LeakVerdict.TOO_EARLY
-    assert judgement.trend is None
+    judgment = judged(line(LEAST_SAMPLES - 1, 10 * MIB))
+    assert judgment.verdict is LeakVerdict.TOO_EARLY
+    assert judgment.trend is None
 
 
 def test_a_steady_series_is_steady_and_says_what_it_would_have_seen() -> None:
-    judgement = judged([100.0 * MIB] * 1_000)
-    assert judgement.verdict is LeakVerdict.STEADY
-    assert judgement.detection_limit is not None
-    assert judgement.detection_limit == pytest.approx(2.1 * MIB / 1_000, rel=0.1)
+    judgment = judged([100.0 * MIB] * 1_000)
+    assert judgment.verdict is LeakVerdict.STEADY
+    assert judgment.detection_limit is not None
+    assert judgment.detection_limit == pytest.approx(2.1 * MIB / 1_000, rel=0.1)
 
 
 def test_a_rise_is_watched_before_it_is_a_leak() -> None:
     assert judged(line(LEAST_FOR_LEAK - 4, MIB)).verdict is LeakVerdict.WATCH
-    judgement = judged(line(2 * LEAST_FOR_LEAK, MIB))
-    assert judgement.verdict is LeakVerdict.LEAK
-    assert judgement.trend is not None
-    assert judgement.trend.low <= MIB <= judgement.trend.high
-    assert judgement.risen_bytes == pytest.approx(2 * LEAST_FOR_LEAK * MIB, rel=0.2)
+    judgment = judged(line(2 * LEAST_FOR_LEAK, MIB))
+    assert judgment.verdict is LeakVerdict.LEAK
+    assert judgment.trend is not None
+    assert judgment.trend.low <= MIB <= judgment.trend.high
+    assert judgment.risen_bytes == pytest.approx(2 * LEAST_FOR_LEAK * MIB, rel=0.2)
 
 
 @pytest.mark.parametrize(("every", "verdicts"), [(24, {"steady", "watch"}), (8, {"leak"})])
@@ -90,10 +90,10 @@ def test_one_jump_is_no_leak() -> None:
 
 def test_a_leak_that_begins_after_a_jump_is_found() -> None:
     values = [100.0 * MIB] * 100 + line(900, 64 * KIB, 900 * MIB)
-    judgement = judged(values)
-    assert judgement.verdict is LeakVerdict.LEAK
-    assert judgement.trend is not None
-    assert judgement.trend.slope == pytest.approx(64 * KIB, rel=0.05)
+    judgment = judged(values)
+    assert judgment.verdict is LeakVerdict.LEAK
+    assert judgment.trend is not None
+    assert judgment.trend.slope == pytest.approx(64 * KIB, rel=0.05)
 
 
 def test_a_leak_that_comes_in_lumps_is_found() -> None:
@@ -102,21 +102,21 @@ def test_a_leak_that_comes_in_lumps_is_found() -> None:
 
 def test_a_leak_under_spikes_is_found() -> None:
     values = [value + (4_096 * MIB if step % 40 < 5 else 0) for step, value in enumerate(line(1_000, MIB))]
-    judgement = judged(values)
-    assert judgement.verdict is LeakVerdict.LEAK
-    assert judgement.trend is not None
-    assert judgement.trend.slope == pytest.approx(MIB, rel=0.05)
+    judgment = judged(values)
+    assert judgment.verdict is LeakVerdict.LEAK
+    assert judgment.trend is not None
+    assert judgment.trend.slope == pytest.approx(MIB, rel=0.05)
 
 
 def test_what_was_not_measured_is_left_out() -> None:
     judge = GrowthJudge()
     for step in range(1, 1_001):
         judge.add(step, [100.0 * MIB + step * MIB, None, math.nan, math.inf][step % 4])
-    judgement = judge.judge()
+    judgment = judge.judge()
     assert judge.samples == 250
-    assert judgement.verdict is LeakVerdict.LEAK
-    assert judgement.trend is not None
-    assert judgement.trend.slope == pytest.approx(MIB)
+    assert judgment.verdict is LeakVerdict.LEAK
+    assert judgment.trend is not None
+    assert judgment.trend.slope == pytest.approx(MIB)
 
 
 def test_after_a_restart_everything_before_is_forgotten() -> None:
@@ -138,10 +138,10 @@ def test_a_long_run_takes_no_more_memory_and_is_still_judged_as_a_whole() -> Non
     judge = GrowthJudge()
     for step in range(1, 100_001):
         judge.add(step, 100.0 * MIB + 512 * step)
-    judgement = judge.judge()
+    judgment = judge.judge()
     assert len(judge._history._values) <= 192
-    assert judgement.since_step == 1
-    assert judgement.verdict is LeakVerdict.LEAK
+    assert judgment.since_step == 1
+    assert judgment.verdict is LeakVerdict.LEAK
 
 
 def calls(values: list[float]) -> list[int]:

@@ -107,7 +107,7 @@ def test_leaks_snapshots_and_injected_faults_are_markers() -> None:
     assert [marker["label"] for marker in markers] == ["leak", "snapshot", "injected", "oom"]
 
 
-def test_the_timeline_is_small_and_names_only_colours_that_exist() -> None:
+def test_the_timeline_is_small_and_names_only_colors_that_exist() -> None:
     figure = memory.figure(a_timeline(limit=MemoryLimit(24 * GIB, "cap")))
     assert len(pack(figure)) < 20_000
     text = json.dumps(figure, default=lambda array: array.tolist())
@@ -129,7 +129,7 @@ def test_figures_that_are_not_known_read_n_a_with_the_reason() -> None:
             assert all(card.missing and card.help.endswith(".") for card in cards)
 
 
-def test_much_unused_at_the_peak_and_retries_are_worth_a_colour() -> None:
+def test_much_unused_at_the_peak_and_retries_are_worth_a_color() -> None:
     recent = [
         a_step(step)._replace(peak_allocated_bytes=10 * GIB, alloc_retries=step) for step in range(1, 9)
     ]

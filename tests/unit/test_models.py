@@ -1,4 +1,4 @@
-"""Every model of the catalogue keeps the contract of `LossModel`."""
+"""Every model of the catalog keeps the contract of `LossModel`."""
 
 import os
 import socket

@@ -275,7 +275,7 @@ def test_behind_a_queue_blocks_are_compared_and_not_single_steps() -> None:
     assert result.with_ns - result.without_ns == 10_000
 
 
-def test_a_drift_over_the_block_and_its_neighbours_cancels() -> None:
+def test_a_drift_over_the_block_and_its_neighbors_cancels() -> None:
     result = compare_block(SYNCHRONOUS, [100, 101, 102], [103, 104, 105], [106, 107, 108])
     assert result == BlockComparison(104, 104)
 

@@ -1,4 +1,4 @@
-"""Test what is predicted: real torch on fake tensors, for the models of the catalogue."""
+"""Test what is predicted: real torch on fake tensors, for the models of the catalog."""
 
 from functools import cache
 from pathlib import Path

@@ -48,7 +48,7 @@ def test_the_model_within_a_wrapper_of_each_step_is_followed(tmp_path: Path, out
             wrapper = Wrapper(model)
             output = wrapper(torch.randn(BATCH, 4))
             if outlives_its_step:
-                output = Keeping.apply(wrapper, output)
+                output = Keeping.apply(wrapper, output)  # type: ignore[no-untyped-call]
             del wrapper
             output.square().mean().backward()
             optimizer.step()

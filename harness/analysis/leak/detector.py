@@ -14,7 +14,7 @@ from harness.analysis.leak.growth import (
     LEAST_RISE,
     SURE_Z,
     GrowthJudge,
-    Judgement,
+    Judgment,
 )
 from harness.analysis.leak.headroom import NO_LIMITS, Headroom, Limits
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
@@ -132,20 +132,18 @@ class LeakDetector:
             return []
         exact = {LeakSeries.WORKERS} if self._on_cpu else {LeakSeries.WORKERS, LeakSeries.ALLOCATED}
         least = LEAST_WHERE_STEPS_DIFFER if self._steps_differ() else LEAST_FOR_LEAK
-        judgements = {
+        judgments = {
             series: self._after_warm_up(series, judge.judge(LEAST_FOR_LEAK if series in exact else least))
             for series, judge in self._judges.items()
         }
         needs = self._needs.judge()
-        judgements = {
-            series: _without_need_growth(judgement, needs) for series, judgement in judgements.items()
-        }
-        rising = {series for series, judgement in judgements.items() if judgement.verdict in RISING}
+        judgments = {series: _without_need_growth(judgment, needs) for series, judgment in judgments.items()}
+        rising = {series for series, judgment in judgments.items() if judgment.verdict in RISING}
         if self._on_cpu:
-            _attribute_to_holes(judgements)
+            _attribute_to_holes(judgments)
         return [
-            self._row(series, self._explained(series, judgement, judgements), rising, newest, t_ns, limits)
-            for series, judgement in judgements.items()
+            self._row(series, self._explained(series, judgment, judgments), rising, newest, t_ns, limits)
+            for series, judgment in judgments.items()
             if self._judges[series].samples or (series is LeakSeries.ALLOCATED)
         ]
 
@@ -168,80 +166,80 @@ class LeakDetector:
         low, middle, high = (ordered[len(ordered) * tenths // 10] for tenths in (1, 5, 9))
         return middle >= LEAST_RISE and high - low >= DIFFERENT * middle
 
-    def _after_warm_up(self, series: LeakSeries, judgement: Judgement) -> Judgement:
+    def _after_warm_up(self, series: LeakSeries, judgment: Judgment) -> Judgment:
         """Replace the verdict by "warm-up" during the first steps."""
         settling = not self._is_settled and not self._judges[series].samples
-        return judgement._replace(verdict=LeakVerdict.WARM_UP) if settling else judgement
+        return judgment._replace(verdict=LeakVerdict.WARM_UP) if settling else judgment
 
     def _explained(
-        self, series: LeakSeries, judgement: Judgement, judgements: dict[LeakSeries, Judgement]
-    ) -> Judgement:
+        self, series: LeakSeries, judgment: Judgment, judgments: dict[LeakSeries, Judgment]
+    ) -> Judgment:
         """Replace the verdict by "steady" if the growth of live tensors explains it: tensors also count as
         reserved and resident memory."""
-        if judgement.verdict not in RISING or series in (LeakSeries.ALLOCATED, LeakSeries.WORKERS):
-            return judgement
-        if _explains(judgements[LeakSeries.ALLOCATED], judgement):
-            return judgement._replace(verdict=LeakVerdict.STEADY)
+        if judgment.verdict not in RISING or series in (LeakSeries.ALLOCATED, LeakSeries.WORKERS):
+            return judgment
+        if _explains(judgments[LeakSeries.ALLOCATED], judgment):
+            return judgment._replace(verdict=LeakVerdict.STEADY)
         holes = self._judges[LeakSeries.FRAGMENTATION]
-        is_unknown = self._on_cpu and holes.samples and judgements[LeakSeries.FRAGMENTATION].trend is None
-        if series is LeakSeries.HOST and is_unknown and judgement.verdict is LeakVerdict.LEAK:
-            return judgement._replace(verdict=LeakVerdict.WATCH)  # The growth may be holes.
-        return judgement
+        is_unknown = self._on_cpu and holes.samples and judgments[LeakSeries.FRAGMENTATION].trend is None
+        if series is LeakSeries.HOST and is_unknown and judgment.verdict is LeakVerdict.LEAK:
+            return judgment._replace(verdict=LeakVerdict.WATCH)  # The growth may be holes.
+        return judgment
 
     def _row(
         self,
         series: LeakSeries,
-        judgement: Judgement,
+        judgment: Judgment,
         rising: set[LeakSeries],
         newest: StepRow,
         t_ns: int,
         limits: Limits,
     ) -> LeakRow:
-        fit = judgement.trend
-        is_leak = judgement.verdict is LeakVerdict.LEAK
+        fit = judgment.trend
+        is_leak = judgment.verdict is LeakVerdict.LEAK
         left = self._headroom.steps_left(series, fit, limits) if is_leak and fit is not None else None
         context = wording.VerdictContext(
-            series, judgement, self._judges[series].samples, left, self._on_cpu, series in rising
+            series, judgment, self._judges[series].samples, left, self._on_cpu, series in rising
         )
         return LeakRow(
             t_ns=t_ns,
             step=newest.step,
             series=series,
-            verdict=judgement.verdict,
-            since_step=judgement.since_step,
+            verdict=judgment.verdict,
+            since_step=judgment.since_step,
             bytes_per_step=None if fit is None else fit.slope,
             low=None if fit is None else fit.low,
             high=None if fit is None else fit.high,
-            risen_bytes=None if judgement.risen_bytes is None else round(judgement.risen_bytes),
+            risen_bytes=None if judgment.risen_bytes is None else round(judgment.risen_bytes),
             steps_to_oom=left,
-            detection_limit=judgement.detection_limit,
+            detection_limit=judgment.detection_limit,
             message=wording.sentence(context),
             cause=wording.cause(context, rising, newest) if is_leak else None,
         )
 
 
-def _without_need_growth(judgement: Judgement, needs: Judgement) -> Judgement:
+def _without_need_growth(judgment: Judgment, needs: Judgment) -> Judgment:
     """Replace "leak" by "watch" if the transient memory of steps also grows, as with growing inputs: retained
     memory may then have grown with it and level off with it."""
-    if judgement.verdict is not LeakVerdict.LEAK or needs.trend is None or needs.trend.z <= SURE_Z:
-        return judgement
-    slope = 0.0 if judgement.trend is None else judgement.trend.slope
-    return judgement._replace(verdict=LeakVerdict.WATCH) if needs.trend.slope >= MOST * slope else judgement
+    if judgment.verdict is not LeakVerdict.LEAK or needs.trend is None or needs.trend.z <= SURE_Z:
+        return judgment
+    slope = 0.0 if judgment.trend is None else judgment.trend.slope
+    return judgment._replace(verdict=LeakVerdict.WATCH) if needs.trend.slope >= MOST * slope else judgment
 
 
-def _attribute_to_holes(judgements: dict[LeakSeries, Judgement]) -> None:
+def _attribute_to_holes(judgments: dict[LeakSeries, Judgment]) -> None:
     """Move the verdict from the host series to fragmentation if holes account for most of its growth. Free
     memory in the heap is part of the process's memory outside live objects; it is read in the middle of
     steps, so its own series is the noisier one."""
-    host, holes = judgements[LeakSeries.HOST], judgements[LeakSeries.FRAGMENTATION]
+    host, holes = judgments[LeakSeries.HOST], judgments[LeakSeries.FRAGMENTATION]
     if host.verdict not in RISING or holes.trend is None or host.trend is None:
         return
     if holes.trend.z > DOUBTFUL_Z and holes.trend.slope >= MOST * host.trend.slope:
-        judgements[LeakSeries.FRAGMENTATION] = host
-        judgements[LeakSeries.HOST] = host._replace(verdict=LeakVerdict.STEADY)
+        judgments[LeakSeries.FRAGMENTATION] = host
+        judgments[LeakSeries.HOST] = host._replace(verdict=LeakVerdict.STEADY)
 
 
-def _explains(cause: Judgement, effect: Judgement) -> bool:
+def _explains(cause: Judgment, effect: Judgment) -> bool:
     """Return whether `cause` also rises, fast enough to account for most of the rise of `effect`."""
     if cause.verdict not in RISING or cause.trend is None:
         return False

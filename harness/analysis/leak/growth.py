@@ -56,7 +56,7 @@ _NOISE_RISE = 5.0
 _TWICE = 2.1
 
 
-class Judgement(NamedTuple):
+class Judgment(NamedTuple):
     """The current verdict on a series, from `since_step` on. Figures are None while it is too early.
     `detection_limit` is the smallest slope that would have been detected as a leak by now."""
 
@@ -102,7 +102,7 @@ class GrowthJudge:
         self._history = History()
         self._state = LeakVerdict.TOO_EARLY
         self._due = 0
-        self._judgement = Judgement(LeakVerdict.TOO_EARLY, 0, 0)
+        self._judgment = Judgment(LeakVerdict.TOO_EARLY, 0, 0)
 
     def add(self, step: int, value: float | None) -> None:
         """Add a reading. Missing and non-finite values are ignored; a step that is not newer restarts."""
@@ -112,33 +112,33 @@ class GrowthJudge:
             self.restart()
         self._history.add(step, value)
 
-    def judge(self, least_for_leak: int = LEAST_FOR_LEAK) -> Judgement:
+    def judge(self, least_for_leak: int = LEAST_FOR_LEAK) -> Judgment:
         """Return the current verdict, recomputed each time the history has grown by 1/32. `least_for_leak` is
         the number of readings required for the verdict "leak"."""
         history = self._history
         self._least_for_leak = least_for_leak
         if history.samples >= self._due:
             self._due = history.samples + max(_LEAST_NEW, history.samples // 32)
-            self._judgement = self._judge()
-        return self._judgement._replace(last_step=history.last_step)
+            self._judgment = self._judge()
+        return self._judgment._replace(last_step=history.last_step)
 
-    def _judge(self) -> Judgement:
+    def _judge(self) -> Judgment:
         history = self._history
         if history.samples < LEAST_SAMPLES:
-            return Judgement(self._state, history.first_step, history.last_step)
+            return Judgment(self._state, history.first_step, history.last_step)
         is_rising = self._state in _RISING
         blocks = history.blocks()
         returned = _returned(blocks)
         tests = [_test(stretch, is_rising, returned) for stretch in _stretches(blocks)]
         if not tests:  # After a recent jump the remaining stretch is too short.
             self._state = LeakVerdict.STEADY if self._state is LeakVerdict.TOO_EARLY else self._state
-            return Judgement(self._state, history.first_step, history.last_step)
+            return Judgment(self._state, history.first_step, history.last_step)
         self._state = self._next(tests)
         best = max(tests, key=lambda test: (test.grows, test.keeps_growing))
         rise = best.trend.slope * best.span
         is_enough = history.samples >= self._least_for_leak
         limit = _detection_limit(tests[0], returned) if is_enough else None
-        return Judgement(self._state, best.since_step, history.last_step, best.trend, rise, limit)
+        return Judgment(self._state, best.since_step, history.last_step, best.trend, rise, limit)
 
     def _next(self, tests: list[_StretchTest]) -> LeakVerdict:
         growing = [test for test in tests if test.grows]

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.leak.growth import LEAST_FOR_LEAK, Judgement
+from harness.analysis.leak.growth import LEAST_FOR_LEAK, Judgment
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import StepRow
 
@@ -27,7 +27,7 @@ class VerdictContext(NamedTuple):
     """The values in a sentence. `is_rising` is the verdict before attribution among the series."""
 
     series: LeakSeries
-    judgement: Judgement
+    judgment: Judgment
     samples: int
     steps_left: int | None
     on_cpu: bool
@@ -46,9 +46,9 @@ class VerdictContext(NamedTuple):
 
 def sentence(context: VerdictContext) -> str:
     """Return the sentence on the current verdict."""
-    judgement = context.judgement
-    since = f"since step {words.count(judgement.since_step)}"
-    match judgement.verdict:
+    judgment = context.judgment
+    since = f"since step {words.count(judgment.since_step)}"
+    match judgment.verdict:
         case LeakVerdict.WARM_UP:
             return f"Warming up: the first steps are not evaluated for {context.name}."
         case LeakVerdict.TOO_EARLY:
@@ -77,7 +77,7 @@ def growth(row: LeakRow, on_cpu: bool) -> str:
 
 
 def _growth(context: VerdictContext, since: str) -> str:
-    fit = context.judgement.trend
+    fit = context.judgment.trend
     if fit is None:
         return (
             f"{context.capitalized} was growing {since}; after a jump there are too few readings for a slope."
@@ -85,7 +85,7 @@ def _growth(context: VerdictContext, since: str) -> str:
     low, high = words.size(max(fit.low, 0.0)), words.size(fit.high)
     return (
         f"{context.capitalized} has grown by {words.size(fit.slope)} per step {since} (between {low} and "
-        f"{high}), {words.size(context.judgement.risen_bytes)} in total, and none of it was freed."
+        f"{high}), {words.size(context.judgment.risen_bytes)} in total, and none of it was freed."
     )
 
 
@@ -98,7 +98,7 @@ def _end(context: VerdictContext) -> str:
 
 
 def _limit(context: VerdictContext) -> str:
-    limit = context.judgement.detection_limit
+    limit = context.judgment.detection_limit
     if limit is None:
         return ""
     return f" A leak of {words.size(limit)} per step or more would most likely have been detected by now."
@@ -143,7 +143,7 @@ def _fragmentation_cause(context: VerdictContext) -> str:
 
 
 def _tensor_cause(context: VerdictContext, rising: set[LeakSeries], newest: StepRow) -> str | None:
-    slope = context.judgement.trend.slope if context.judgement.trend else 0.0
+    slope = context.judgment.trend.slope if context.judgment.trend else 0.0
     if not context.on_cpu and slope <= _SMALL_BYTES and LeakSeries.HOST in rising:
         return (
             "A few bytes on the device and more on the host in every step: usually a loss or metric that is "
