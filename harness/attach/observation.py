@@ -27,7 +27,7 @@ from harness.watch.steps import Steps
 # Evaluations that follow each other faster have one event.
 EVALUATION_EVENT_NS = 10_000_000_000
 # Searches for models in place of those that exist no longer: each takes some 50 ms.
-_MOST_LOSSES = 3
+_MOST_REPLACEMENTS = 3
 
 
 class Observation:
@@ -78,7 +78,7 @@ class Observation:
         self.rates = switches.rates
         self.is_discovering = True
         self.has_lost_models = False
-        self._losses = 0
+        self._replacements = 0
         self._find_models = find_models
         self._availability = Availability(context, switches)
         copies = context.device.torch_device.type != "cpu"
@@ -347,8 +347,8 @@ class Observation:
     def _miss_models(self) -> None:
         """No model was called in a step that computed gradients. Where a module is made for each step, as a
         wrapper may be, the one that was followed exists no longer."""
-        if not (self.is_discovering or self.training.models or self._losses == _MOST_LOSSES):
-            self._losses += 1
+        if not (self.is_discovering or self.training.models or self._replacements == _MOST_REPLACEMENTS):
+            self._replacements += 1
             self.is_discovering = self.has_lost_models = True
 
     def _with_early_samples(self) -> int:
