@@ -3,10 +3,12 @@
 Nothing heavy is imported before Ctrl-C has its handler: importing the commands alone takes half a second.
 """
 
+import atexit
 import gc
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 
 INTERRUPTED_CODE = 130
@@ -19,13 +21,15 @@ class InterruptHandler:
 
     Attributes:
         is_unwinding_allowed: True if KeyboardInterrupt may be raised now.
+        ends_by_signal: True if SIGINT is to end the process, after everything that is due at its end.
     """
 
     def __init__(self) -> None:
-        self.is_unwinding_allowed = False
+        self.is_unwinding_allowed = self.ends_by_signal = False
 
     def install(self) -> None:
         """Replace Python's handler; if Ctrl-C is ignored (nohup), it stays ignored."""
+        atexit.register(self._end)  # Before anything else is registered, so that it is called last.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._interrupt)
             sys.unraisablehook = self._report_unraisable
@@ -35,6 +39,15 @@ class InterruptHandler:
             os._exit(INTERRUPTED_CODE)
         self.is_unwinding_allowed = False
         raise KeyboardInterrupt
+
+    def _end(self) -> None:
+        if not self.ends_by_signal:
+            return
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(AttributeError, OSError, ValueError):  # None, broken or closed.
+                stream.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
 
     def _report_unraisable(self, unraisable: "sys.UnraisableHookArgs") -> None:
         """End the process on an interrupt in a destructor: Python would print it and continue."""
@@ -54,7 +67,9 @@ def main() -> int:
         from harness.cli import scripts
 
         if (script := scripts.find_script(sys.argv[1:])) is not None:
-            return scripts.run(script)
+            code = scripts.run(script)
+            handler.ends_by_signal = code == -signal.SIGINT
+            return INTERRUPTED_CODE if handler.ends_by_signal else code
     try:
         handler.is_unwinding_allowed = True
         code = cli.run_process()

@@ -5,6 +5,7 @@ The script keeps its standard streams, its signals, its exit code and its `sys.a
 
 import os
 import runpy
+import signal
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ from harness.attach.guard import ScriptGuard
 from harness.attach.imports import after_import
 from harness.attach.tracebacks import leave_out_own_frames, was_raised_by_runpy
 from harness.closing import Closing
-from harness.errors import UsageError
+from harness.errors import INTERRUPTED_CODE, UsageError
 from harness.identity import identify_self, write_identity
 from harness.ranks.place import read_place
 from harness.records.ranks import RankPart
@@ -38,7 +39,8 @@ DISABLED_VARIABLE = "STEPSCOPE_DISABLED"
 
 _BEAT_S = 1.0
 _FAILURE_CODE = 1
-INTERRUPTED_CODE = 130
+# Of an interrupted script, for which Python ends its process by the signal: then a shell's loop ends, too.
+ENDS_BY_SIGINT = -signal.SIGINT
 
 
 class Script(NamedTuple):
@@ -147,7 +149,7 @@ class Attachment:
 
 
 def run_script(script: Script, home: Home, name: str | None, environ: Mapping[str, str]) -> int:
-    """Run `script` under watch, as a new run of `home`, and return the exit code of the process.
+    """Run `script` under watch, as a new run of `home`, and return its `exit_code`.
 
     Raises UsageError when there is no such script or the name is taken, HomeError when no run can be created.
     """
@@ -168,7 +170,7 @@ def run_script(script: Script, home: Home, name: str | None, environ: Mapping[st
 
 def run_script_into(script: Script, folder: RunFolder, environ: Mapping[str, str]) -> int:
     """Run `script` under watch, as the run of `folder` and in the working folder that its request names, and
-    return the exit code of the process.
+    return its `exit_code`.
 
     Raises UsageError when there is no such run or script.
     """
@@ -239,8 +241,8 @@ def execute(script: Script) -> BaseException | None:
 
 
 def exit_code(error: BaseException | None) -> int:
-    """Return the exit code that Python gives a script that raised `error`; prints the traceback, or the
-    message of `sys.exit`."""
+    """Return the exit code that Python gives a script that raised `error`, or ENDS_BY_SIGINT; prints the
+    traceback, or the message of `sys.exit`."""
     if error is None:
         return 0
     if isinstance(error, SystemExit):
@@ -253,7 +255,9 @@ def exit_code(error: BaseException | None) -> int:
     else:
         leave_out_own_frames(error)  # The end of the watch has added some.
         sys.excepthook(type(error), error, error.__traceback__)
-    return INTERRUPTED_CODE if isinstance(error, KeyboardInterrupt) else _FAILURE_CODE
+    if isinstance(error, ScriptStopped):
+        return INTERRUPTED_CODE
+    return ENDS_BY_SIGINT if isinstance(error, KeyboardInterrupt) else _FAILURE_CODE
 
 
 def origin_of(script: Script) -> ScriptOrigin:

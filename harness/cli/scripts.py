@@ -9,12 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.attach.launch import DISABLED_VARIABLE, Script, origin_of, run_script, run_script_into
+from harness.attach.launch import (
+    DISABLED_VARIABLE,
+    ENDS_BY_SIGINT,
+    Script,
+    origin_of,
+    run_script,
+    run_script_into,
+)
 from harness.cli.parser import Parser
 from harness.cli.ranks import check_ranks
 from harness.cli.script_words import are_only, split_at_script
 from harness.cli.streams import write_error
-from harness.errors import StepscopeError, UsageError
+from harness.errors import INTERRUPTED_CODE, StepscopeError, UsageError
 from harness.records.ranks import RankPart
 from harness.store.folder import RunFolder
 from harness.store.home import Home
@@ -55,8 +62,8 @@ def split_remote_script(words: Sequence[str]) -> tuple[list[str], Script | None]
 
 
 def run(command: ScriptCommand) -> int:
-    """Run the script under watch and return the exit code of the process. Raises SystemExit for options that
-    do not exist."""
+    """Run the script under watch and return the exit code of the process, or ENDS_BY_SIGINT. Raises
+    SystemExit for options that do not exist."""
     arguments = _parse(command.options)
     # Ctrl-C is the script's, as everything else of this process.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -65,7 +72,8 @@ def run(command: ScriptCommand) -> int:
         if not command.script.target:
             raise UsageError("-m needs the name of a module, such as: stepscope run -m package.train")
         if arguments.into is not None:
-            return run_script_into(command.script, RunFolder(arguments.into), os.environ)
+            code = run_script_into(command.script, RunFolder(arguments.into), os.environ)
+            return INTERRUPTED_CODE if code == ENDS_BY_SIGINT else code
         home = Home.locate(arguments.home, os.environ)
         if arguments.nproc == 1:
             return run_script(command.script, home, arguments.name, os.environ)

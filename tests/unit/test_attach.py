@@ -72,6 +72,24 @@ def test_a_script_with_loader_workers_trains_as_without_stepscope(tmp_path: Path
     assert {row.samples for row in log.steps} == {8}
 
 
+def test_an_interrupted_script_ends_by_the_signal_as_under_python(tmp_path: Path) -> None:
+    text = """
+import atexit, signal
+atexit.register(print, "at exit")
+try:
+    train(3)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+finally:
+    print("saved")
+"""
+    script = a_script(tmp_path, text)
+    bare, watched = done(sys.executable, str(script)), done(*command(tmp_path, script))
+    assert (bare.code, bare.stdout) == (-signal.SIGINT, "saved\nat exit\n")
+    assert (watched.code, watched.stdout) == (bare.code, bare.stdout)
+    assert recorded(the_run(tmp_path)).run.state == RunState.STOPPED
+
+
 @pytest.mark.slow
 def test_a_script_that_kills_itself_leaves_an_intact_log(tmp_path: Path) -> None:
     script = a_script(tmp_path, "train(300)\ntime.sleep(1.5)\ntrain(1)\nos.kill(os.getpid(), 9)\n")

@@ -21,7 +21,7 @@ from harness.attach.discovery import (
 )
 from harness.attach.ending import ScriptStopped
 from harness.attach.imports import after_import
-from harness.attach.launch import Script, execute, exit_code
+from harness.attach.launch import ENDS_BY_SIGINT, Script, execute, exit_code
 from harness.attach.manual import ManualUpdates
 from harness.errors import UsageError
 from tests.attach_factories import ran
@@ -228,7 +228,7 @@ def test_the_traceback_of_a_script_begins_with_its_first_line(
         (SystemExit(4), 4, ""),
         (SystemExit("wrong arguments"), 1, "wrong arguments\n"),
         (ScriptStopped("Stopped by request from shell."), 130, "stepscope: Stopped by request from shell.\n"),
-        (KeyboardInterrupt(), 130, "KeyboardInterrupt\n"),
+        (KeyboardInterrupt(), ENDS_BY_SIGINT, "KeyboardInterrupt\n"),
         (ValueError("no"), 1, "ValueError: no\n"),
     ],
 )
