@@ -79,7 +79,7 @@ class StepEntries:
         self._model_ids.update(map(id, models))
 
     def forget_models(self) -> None:
-        """Follow no models any more, whose ids others may have."""
+        """Follow no model any more. Other modules may get the ids of those that exist no longer."""
         self._model_ids.clear()
 
     def next_batch(self, batches: LoaderPass) -> Any:

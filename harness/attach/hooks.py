@@ -99,10 +99,6 @@ class Hooks(Closing):
             self._classes.add(kind)
             self._replace(kind, "__call__", self._entries.wrap_call)
 
-    def unfollow(self) -> None:
-        """Follow no models that were followed so far."""
-        self._entries.forget_models()
-
     def close(self) -> None:
         """Restore everything. Idempotent."""
         self._discovery.close()

@@ -345,8 +345,8 @@ class Observation:
         return step
 
     def _miss_models(self) -> None:
-        """No model was called in a step that computed gradients. Where a module is made for each step, as a
-        wrapper may be, the one that was followed exists no longer."""
+        """No followed model was called although gradients were computed. If none exists any more, as with a
+        wrapper that is made for each step, have the models searched for again."""
         if not (self.is_discovering or self.training.models or self._replacements == _MOST_REPLACEMENTS):
             self._replacements += 1
             self.is_discovering = self.has_lost_models = True

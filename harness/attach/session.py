@@ -362,9 +362,9 @@ class Session:
         training, observation.is_discovering = observation.training, False
         models, self._seen = self._seen, []
         owned = owned_parameters(training.optimizers)
-        if observation.has_lost_models:  # Those within them outlive a step.
+        if observation.has_lost_models:  # The modules within such wrappers exist longer.
             observation.has_lost_models = False
-            self._hooks.unfollow()
+            self._entries.forget_models()
             training.add_models(models := find_models(owned, self._kinds))
         # A search through all objects of the process takes some 50 ms.
         roots = training.models if owns_all(models, owned) and owns_all(training.models, owned) else None

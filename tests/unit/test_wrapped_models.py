@@ -26,7 +26,7 @@ class Wrapper(nn.Module):
 
 
 class Keeping(torch.autograd.Function):
-    """A function whose graph keeps the wrapper alive until the next step, as an adjoint method does."""
+    """Keeps the wrapper alive in the graph until the next step, as an adjoint method does."""
 
     @staticmethod
     def forward(ctx: Any, wrapper: Wrapper, output: Tensor) -> Tensor:
@@ -72,6 +72,6 @@ def test_models_of_one_class_that_are_trained_in_a_row_are_each_followed(tmp_pat
             del model, optimizer
 
     steps = steps_of(tmp_path, train).steps
-    # A new model is known, and its optimizer told from the earlier one, after its first update at the latest.
+    # A new model is known, and its optimizer distinguished from the earlier one, after the first update.
     assert len(steps) >= 3 * STEPS - 2
     assert sum(not step.forward_ns for step in steps) <= 2
