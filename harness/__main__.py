@@ -41,10 +41,11 @@ class InterruptHandler:
         raise KeyboardInterrupt
 
     def _end(self) -> None:
+        """Called at the end of the process, after all other functions that are registered for it."""
         if not self.ends_by_signal:
             return
         for stream in (sys.stdout, sys.stderr):
-            with suppress(AttributeError, OSError, ValueError):  # None, broken or closed.
+            with suppress(AttributeError, OSError, ValueError):  # It is None, broken or closed.
                 stream.flush()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
