@@ -15,6 +15,10 @@ from harness.records.run import EXCLUDED_FLAGS, DeviceKind, DeviceSampleRow, Ste
 
 # Share of a step spent waiting for data above which the figure turns amber.
 _STARVED = 0.20
+_NO_LOADER = (
+    "No DataLoader delivered batches for these steps. In a script of your own, iterate over "
+    "`run.steps(batches)` to measure the wait for each batch."
+)
 
 
 class Card(NamedTuple):
@@ -133,7 +137,10 @@ def _data_wait(source: LiveCardData) -> Card:
     total_ns = sum(row.step_ns for row in rows)
     if not total_ns:
         return _none("data_wait", "Data wait", "data_wait", "no step yet")
-    share = sum(row.data_wait_ns for row in rows) / total_ns
+    wait_ns = sum(row.data_wait_ns for row in rows)
+    if not wait_ns:  # A batch from a loader takes some microseconds at least.
+        return _none("data_wait", "Data wait", "data_wait", _NO_LOADER)
+    share = wait_ns / total_ns
     note = words.milliseconds(statistics.median(row.data_wait_ns for row in rows))
     tone = "warn" if share > _STARVED else "plain"
     text = "Share of step time spent waiting for the DataLoader, and the median wait."

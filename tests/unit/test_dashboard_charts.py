@@ -279,6 +279,14 @@ def test_little_headroom_turns_the_note_amber_and_red_where_the_alert_does(peak_
     assert _cards(rows, limit_bytes=100 * GIB)["peak"].tone == tone
 
 
+def test_without_a_loader_the_data_wait_is_not_available() -> None:
+    rows = [a_step(step)._replace(step_ns=10, data_wait_ns=0) for step in range(5)]
+    card = _cards(rows)["data_wait"]
+    assert card.missing
+    assert card.value == "n/a"
+    assert "run.steps" in card.help
+
+
 def test_a_starved_run_turns_the_data_wait_amber() -> None:
     rows = [a_step(step)._replace(step_ns=10, data_wait_ns=5) for step in range(5)]
     card = _cards(rows)["data_wait"]
