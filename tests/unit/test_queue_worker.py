@@ -128,6 +128,7 @@ def test_only_one_of_two_workers_starts_runs(queue: QueueBench) -> None:
     queue.add("first")
     with lock_holder_process(worker_lock(queue.home)):
         assert not needs_worker(queue.home)
+        assert not ensure_worker(queue.home)
         assert not queue.worker.run()
         assert queue.names() == []
     assert needs_worker(queue.home)
@@ -259,8 +260,6 @@ def test_the_worker_that_an_addition_starts_ends_when_nothing_waits(
     origin = ScriptOrigin("train.py", (), str(tmp_path), sys.executable, None, None)
     add_script(queue.home, origin, "first", "cpu")
     assert ensure_worker(queue.home)
-    until(lambda: is_alive(worker_lock(queue.home)), bool)
-    assert not ensure_worker(queue.home)
+    until(queue.log.entries, lambda entries: not entries)
     until(lambda: is_alive(worker_lock(queue.home)), lambda alive: not alive)
-    assert queue.log.entries() == []
     queue.bench.wait_for(queue.run("first"), RunState.FINISHED)
