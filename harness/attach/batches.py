@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 _DEEPEST = 4
 # A dimension of one element says nothing about batches of one sample.
 _LEAST_TELLING = 2
+_TOKEN_TYPES = (torch.int64, torch.int32)
 
 
 def first_tensor(batch: Any, depth: int = 0) -> Tensor | None:
@@ -52,11 +54,23 @@ def sizes_of(inputs: Any) -> tuple[int | None, int | None]:
     """Return the samples and the tokens of a model's inputs, see `samples_of` and `tokens_of`."""
     tensor = inputs[0] if type(inputs) is tuple and inputs else None
     if type(tensor) is Tensor and (shape := tensor.shape):  # Nearly always, so without a further call.
-        if len(shape) != 2 or tensor.dtype.is_floating_point:
+        if len(shape) == 3 and len(inputs) > 1 and _is_state(tensor, inputs[1]):
+            tensor = inputs[1]
+        elif len(shape) != 2 or tensor.dtype.is_floating_point:
             return shape[0], None
     else:
         tensor = first_tensor(inputs)
     return None if tensor is None else int(tensor.shape[0]), _tokens_in(tensor)
+
+
+def _is_state(first: Tensor, second: Any) -> bool:
+    """Return whether `first` is a hidden state, (layers, batch, features), and `second` the batch, (batch,
+    sequence, features), or (batch, sequence) of token ids. Where `first` is (batch, sequence, features), a
+    square mask and an embedding of positions begin with the sequence too; neither is a batch."""
+    if type(second) is not Tensor or not first.is_floating_point():
+        return False
+    is_batch = second.dim() == 3 or (second.dim() == 2 and second.dtype in _TOKEN_TYPES)
+    return is_batch and first.shape[0] != first.shape[1] == second.shape[0] != second.shape[1]
 
 
 def _tokens_in(tensor: Tensor | None) -> int | None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from harness.attach.batches import samples_of, tokens_of
+from harness.attach.batches import samples_of, sizes_of, tokens_of
 from harness.attach.cycle import UpdateCycle
 from harness.attach.discovery import (
     ScriptModels,
@@ -173,6 +173,25 @@ def test_several_models_are_one_under_the_names_of_the_scripts_variables(
 )
 def test_sizes_of_batches_of_any_structure(batch: object, samples: int | None, tokens: int | None) -> None:
     assert (samples_of(batch), tokens_of(batch)) == (samples, tokens)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "sizes"),
+    [
+        ((torch.zeros(1, 6, 5), torch.zeros(6, 3, 7)), (6, None)),
+        ((torch.zeros(2, 6, 5), torch.zeros(6, 9, dtype=torch.long)), (6, 54)),
+        ((torch.zeros(4, 9, 5), torch.zeros(9, 9)), (4, None)),
+        ((torch.zeros(4, 9, 5), torch.zeros(9, 9, dtype=torch.long)), (4, None)),
+        ((torch.zeros(4, 9, 5), torch.zeros(9, 5)), (4, None)),
+        ((torch.zeros(4, 9, 5), torch.zeros(4, 9, 5)), (4, None)),
+        ((torch.zeros(4, 9, 5), None), (4, None)),
+    ],
+    ids=["state", "state and ids", "mask", "mask of integers", "positions", "two batches", "nothing"],
+)
+def test_a_hidden_state_before_the_batch_is_not_counted(
+    inputs: tuple[object, ...], sizes: tuple[int | None, int | None]
+) -> None:
+    assert sizes_of(inputs) == sizes
 
 
 @pytest.fixture
