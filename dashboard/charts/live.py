@@ -162,7 +162,7 @@ def _times(live: Live, x: Array) -> list[dict[str, Any]]:
     return [
         most,
         line("step mean", x, step.mean / MS, "y2", "@step", ",.2f} ms", 1.8),
-        line("data wait", x, wait.mean / MS, "y2", "@data_wait", ",.2f} ms"),
+        *([line("data wait", x, wait.mean / MS, "y2", "@data_wait", ",.2f} ms")] if _top(wait) else []),
     ]
 
 
@@ -174,6 +174,8 @@ def _phases(live: Live, x: Array) -> list[dict[str, Any]]:
     for phase in ("data_wait", "h2d", "forward", "backward", "optimizer"):
         source = "data_wait_ns" if phase == "data_wait" else f"{prefix}{phase}_ns"
         y = steps.band(source).mean
+        if phase == "data_wait" and not np.nan_to_num(y).any():  # No loader: nothing was measured.
+            continue
         rest -= np.nan_to_num(y)
         traces.append(_stacked(part_label(phase), x, y / MS, f"@{phase}"))
     traces.append(_stacked("rest", x, np.maximum(rest, 0) / MS, "@residual"))

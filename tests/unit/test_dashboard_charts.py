@@ -206,6 +206,15 @@ def test_a_panel_without_data_says_why() -> None:
     assert not [trace for trace in figure["data"] if trace["yaxis"] == "y3"]
 
 
+@pytest.mark.parametrize("phases", [False, True])
+def test_without_a_loader_no_data_wait_is_drawn(phases: bool) -> None:
+    names = [
+        [trace["name"] for trace in live.figure(a_live(a_frame(data_wait_ns=wait_ns), phases=phases))["data"]]
+        for wait_ns in (0.0, 1e6)
+    ]
+    assert ["data wait" in of_one for of_one in names] == [False, True]
+
+
 def test_phases_add_up_to_the_step() -> None:
     frame = a_frame(h2d_ns=1e6, forward_ns=3e6, backward_ns=4e6, optimizer_ns=0.5e6)
     figure = live.figure(a_live(frame, phases=True))

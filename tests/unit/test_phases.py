@@ -244,3 +244,12 @@ def test_a_difference_from_zero_has_no_percentage() -> None:
     result = compare(analyze(some_steps()), analyze(some_steps(wait=1.0)))
     assert result is not None
     assert {change.part: change.percent for change in result.changes}[StepPart.DATA_WAIT] is None
+
+
+def test_without_a_loader_there_is_no_data_wait() -> None:
+    timing = analyze(some_steps())
+    assert timing.cpu is not None
+    assert StepPart.DATA_WAIT not in [entry.part for entry in timing.cpu.parts]
+    assert sum(entry.share for entry in timing.cpu.parts) == pytest.approx(1)
+    result = verdict(timing, False)
+    assert "loader" not in " ".join([result.sentence, *result.why])

@@ -202,7 +202,9 @@ def _cpu(rows: Sequence[StepRow]) -> tuple[ClockTimes | None, int]:
         rows, "step_ns", "data_wait_ns", "h2d_ns", "forward_ns", "backward_ns", "optimizer_ns"
     )
     wait, copy, forward, backward, optimizer = phases
-    parts = {StepPart.DATA_WAIT: wait, StepPart.H2D: copy, StepPart.FORWARD: forward}
+    parts = {StepPart.H2D: copy, StepPart.FORWARD: forward}
+    if wait.any():  # A batch from a loader takes a microsecond at least: without one, nothing was measured.
+        parts = {StepPart.DATA_WAIT: wait, **parts}
     all_reduce, broadcast = _table(rows, "all_reduce_wait_ns", "broadcast_wait_ns")
     if np.isnan(all_reduce + broadcast).any():
         parts[StepPart.BACKWARD] = backward

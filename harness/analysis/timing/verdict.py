@@ -107,7 +107,7 @@ def _synchronous(timing: Timing) -> tuple[Bound, str, Sequence[str]]:
     if cpu.share(StepPart.H2D) >= COPY_SHARE:
         sentence = f"Transfer-bound: {_pct(cpu.share(StepPart.H2D))} of the time is spent copying batches."
         return Bound.TRANSFER, sentence, (shares,)
-    others = [f"The loader takes {_pct(wait)}."]
+    others = [] if cpu.spread(StepPart.DATA_WAIT) is None else [f"The loader takes {_pct(wait)}."]
     if cpu.spread(StepPart.COMMUNICATION) is not None:
         share = _pct(cpu.share(StepPart.COMMUNICATION))
         others += [f"Communication with other ranks, and the wait for them, take {share}."]
