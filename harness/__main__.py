@@ -13,11 +13,14 @@ from types import FrameType
 
 INTERRUPTED_CODE = 130
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
+# The name of the file, in frames, of the module that imports others.
+_IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 
 
 class InterruptHandler:
     """The handler of Ctrl-C. During the command the first one raises KeyboardInterrupt, so that open files
-    are closed; every other one ends the process at once, without a traceback.
+    are closed, where modules are being imported right after that; every other one ends the process at once,
+    without a traceback.
 
     Attributes:
         is_unwinding_allowed: True if KeyboardInterrupt may be raised now.
@@ -34,11 +37,17 @@ class InterruptHandler:
             signal.signal(signal.SIGINT, self._interrupt)
             sys.unraisablehook = self._report_unraisable
 
-    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+    def _interrupt(self, _number: int, frame: FrameType | None) -> None:
         if not self.is_unwinding_allowed:
             os._exit(INTERRUPTED_CODE)
         self.is_unwinding_allowed = False
-        raise KeyboardInterrupt
+        importer = _outermost_importer(frame)
+        if importer is None or sys.gettrace() is not None:
+            raise KeyboardInterrupt
+        # Raised within an import it can be lost: C code of a module, such as that of numpy.random, drops
+        # exceptions that it takes for its own.
+        importer.f_trace = _raise_interrupt
+        sys.settrace(_trace_no_call)
 
     def _end(self) -> None:
         """Called at the end of the process, after all other functions that are registered for it."""
@@ -55,6 +64,26 @@ class InterruptHandler:
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
             os._exit(INTERRUPTED_CODE)
         sys.__unraisablehook__(unraisable)
+
+
+def _outermost_importer(frame: FrameType | None) -> FrameType | None:
+    """Return the outermost of the frames that lead to `frame` and import a module; None without one."""
+    importer = None
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORT_SYSTEM and frame.f_code.co_name == "_find_and_load":
+            importer = frame.f_back
+        frame = frame.f_back
+    return importer
+
+
+def _raise_interrupt(_frame: FrameType, _event: str, _argument: object) -> None:
+    """A trace function: interrupt the frame where it goes on."""
+    sys.settrace(None)
+    raise KeyboardInterrupt
+
+
+def _trace_no_call(_frame: FrameType, _event: str, _argument: object) -> None:
+    """A trace function: leave new frames untraced."""
 
 
 def main() -> int:
