@@ -241,9 +241,15 @@ def test_two_ranges_are_compared_on_their_common_clock() -> None:
 
 
 def test_a_difference_from_zero_has_no_percentage() -> None:
+    result = compare(analyze(some_steps()), analyze(some_steps(rest=1.0)))
+    assert result is not None
+    assert {change.part: change.percent for change in result.changes}[StepPart.RESIDUAL] is None
+
+
+def test_a_part_that_one_range_does_not_have_is_not_compared() -> None:
     result = compare(analyze(some_steps()), analyze(some_steps(wait=1.0)))
     assert result is not None
-    assert {change.part: change.percent for change in result.changes}[StepPart.DATA_WAIT] is None
+    assert StepPart.DATA_WAIT not in [change.part for change in result.changes]
 
 
 def test_without_a_loader_there_is_no_data_wait() -> None:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from harness.analysis.timing.phases import Spread, StepPart, Timing
+from harness.analysis.timing.phases import StepPart, Timing
 
 
 class PhaseChange(NamedTuple):
@@ -36,12 +36,6 @@ def compare(before: Timing, after: Timing) -> PhaseComparison | None:
     changes = [PhaseChange(None, before.cpu.step.p50, after.cpu.step.p50)]
     for part in StepPart:
         earlier, later = old.spread(part), new.spread(part)
-        if part is StepPart.DATA_WAIT and (earlier or later):  # Without a loader the loop waits for none.
-            changes.append(PhaseChange(part, _median(earlier), _median(later)))
-        elif earlier is not None and later is not None:
+        if earlier is not None and later is not None:
             changes.append(PhaseChange(part, earlier.p50, later.p50))
     return PhaseComparison(is_device, tuple(changes))
-
-
-def _median(spread: Spread | None) -> float:
-    return 0.0 if spread is None else spread.p50
