@@ -138,7 +138,7 @@ def _data_wait(source: LiveCardData) -> Card:
     if not total_ns:
         return _none("data_wait", "Data wait", "data_wait", "no step yet")
     wait_ns = sum(row.data_wait_ns for row in rows)
-    if not wait_ns:  # A batch from a loader takes some microseconds at least.
+    if not wait_ns:  # Without a loader the log has 0, which nothing measured.
         return _none("data_wait", "Data wait", "data_wait", _NO_LOADER)
     share = wait_ns / total_ns
     note = words.milliseconds(statistics.median(row.data_wait_ns for row in rows))

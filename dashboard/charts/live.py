@@ -155,15 +155,20 @@ def _memory_unit(live: Live) -> tuple[float, str]:
 
 
 def _times(live: Live, x: Array) -> list[dict[str, Any]]:
-    step, wait = live.steps.band("step_ns"), live.steps.band("data_wait_ns")
+    step = live.steps.band("step_ns")
     most = line("step max", x, step.high / MS, "y2", "@step_max", ",.2f} ms", 1.0)
     if live.phases:
         return [*_phases(live, x), most]
-    return [
-        most,
-        line("step mean", x, step.mean / MS, "y2", "@step", ",.2f} ms", 1.8),
-        *([line("data wait", x, wait.mean / MS, "y2", "@data_wait", ",.2f} ms")] if _top(wait) else []),
-    ]
+    mean = line("step mean", x, step.mean / MS, "y2", "@step", ",.2f} ms", 1.8)
+    if not _has_loader(live):
+        return [most, mean]
+    wait = live.steps.band("data_wait_ns")
+    return [most, mean, line("data wait", x, wait.mean / MS, "y2", "@data_wait", ",.2f} ms")]
+
+
+def _has_loader(live: Live) -> bool:
+    """Return whether the loop waited for a loader. Without one the log has 0, which nothing measured."""
+    return _top(live.steps.band("data_wait_ns")) > 0
 
 
 def _phases(live: Live, x: Array) -> list[dict[str, Any]]:
@@ -171,11 +176,9 @@ def _phases(live: Live, x: Array) -> list[dict[str, Any]]:
     prefix = "device_" if live.device_clock else ""
     rest = steps.band("step_ns").mean.copy()
     traces = []
-    for phase in ("data_wait", "h2d", "forward", "backward", "optimizer"):
+    for phase in (*(["data_wait"] if _has_loader(live) else []), "h2d", "forward", "backward", "optimizer"):
         source = "data_wait_ns" if phase == "data_wait" else f"{prefix}{phase}_ns"
         y = steps.band(source).mean
-        if phase == "data_wait" and not np.nan_to_num(y).any():  # No loader: nothing was measured.
-            continue
         rest -= np.nan_to_num(y)
         traces.append(_stacked(part_label(phase), x, y / MS, f"@{phase}"))
     traces.append(_stacked("rest", x, np.maximum(rest, 0) / MS, "@residual"))

@@ -203,7 +203,7 @@ def _cpu(rows: Sequence[StepRow]) -> tuple[ClockTimes | None, int]:
     )
     wait, copy, forward, backward, optimizer = phases
     parts = {StepPart.H2D: copy, StepPart.FORWARD: forward}
-    if wait.any():  # A batch from a loader takes a microsecond at least: without one, nothing was measured.
+    if wait.any():  # Without a loader the log has 0, which nothing measured.
         parts = {StepPart.DATA_WAIT: wait, **parts}
     all_reduce, broadcast = _table(rows, "all_reduce_wait_ns", "broadcast_wait_ns")
     if np.isnan(all_reduce + broadcast).any():
