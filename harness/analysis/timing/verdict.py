@@ -72,7 +72,7 @@ _NEXT = {
         "processes.",
     ),
     Bound.COMPUTE: (
-        "Loader, copies and launches keep up. What remains is faster arithmetic: mixed precision, TF32, "
+        "Everything else takes little time. What remains is faster arithmetic: mixed precision, TF32, "
         "channels_last, torch.compile.",
     ),
     Bound.MIXED: ("No single phase dominates; the table shows the time of each.",),
