@@ -26,15 +26,10 @@ $(VENV)/.runtime: requirements.txt constraints.txt pyproject.toml
 	$(BIN)/python -c "$(COMPILED)"
 	@touch $@
 
-# Two pips at once, each with half of the pins and all it needs for them: fetching waits, and unpacking takes one core.
-# Only the last pip decides: where a pin is not for this system those may fail. With setuptools at hand the package is
-# built without an environment of its own. What the tests import, and the tests themselves, are compiled once, before
-# every worker would do it.
-$(VENV)/.dev: requirements.txt constraints.txt pyproject.toml
+# What the tests import, and the tests themselves, are compiled once, before every worker would do it.
+$(VENV)/.dev: requirements.txt constraints.txt pyproject.toml tests/install_packages.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@awk '/==/ {print > ("$(VENV)/pins" NR % 2 ".txt")}' constraints.txt
-	@$(PIP) --no-deps -r $(VENV)/pins0.txt & $(PIP) --no-deps -r $(VENV)/pins1.txt; wait
-	$(PIP) --no-build-isolation -e '.[dev]'
+	$(BIN)/python tests/install_packages.py
 	@$(BIN)/python -m pytest --collect-only --quiet >$(VENV)/collected.log 2>&1 & \
 	  $(BIN)/python -c "$(COMPILED)"; code=$$?; wait; exit $$code
 	@touch $(VENV)/.runtime $@
