@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout
 from io import StringIO
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 
@@ -25,12 +25,12 @@ from harness.supervisor.launch import Process, spawn
 _PRELOADED = ["tests.preload"]
 
 
-class WarmProcess:
-    """One training process, the leader of its group, with the part of `subprocess.Popen` that tests need."""
+class ForkedProcess:
+    """A process forked from the prepared one, with the part of `subprocess.Popen` that tests need."""
 
-    def __init__(self, folder: RunFolder, environ: Mapping[str, str] = os.environ) -> None:
-        environ = {**environ, "OMP_NUM_THREADS": "1"}
-        self._process = prepare_forks().Process(target=_train, args=(folder.path, folder.output, environ))
+    def __init__(self, process: ForkServerProcess) -> None:
+        """Starts `process`."""
+        self._process = process
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
@@ -47,7 +47,7 @@ class WarmProcess:
         multiprocessing.connection.wait([self._process.sentinel], timeout)
         code = self.poll()
         if code is None:
-            raise subprocess.TimeoutExpired("_run", timeout or 0.0)
+            raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
         return code
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -59,6 +59,14 @@ class WarmProcess:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+class WarmProcess(ForkedProcess):
+    """One training process, the leader of its group."""
+
+    def __init__(self, folder: RunFolder, environ: Mapping[str, str] = os.environ) -> None:
+        environ = {**environ, "OMP_NUM_THREADS": "1"}
+        super().__init__(prepare_forks().Process(target=_train, args=(folder.path, folder.output, environ)))
 
 
 def fork_training(command: list[str], environ: Mapping[str, str], output: Path) -> Process:

@@ -27,6 +27,7 @@ from harness.supervisor import Supervisor
 from harness.supervisor.ranks import parts_of, read_rank_steps, read_ranks
 from tests.e2e.serving import free_port
 from tests.supervision import last_step, until
+from tests.warm_python import run_python
 from tests.warm_start import fork_training, run_script
 
 pytestmark = pytest.mark.slow
@@ -43,7 +44,7 @@ _RANKS = (0, 1)
 def _a_run(path: Path, **values: object) -> Iterator[tuple[Supervisor, RunFolder]]:
     """A run of two processes in training; it is stopped at the end."""
     supervisor = Supervisor(Home(path), spawn=fork_training)
-    settings = resolve({"model": "mlp", "device": "cpu", "slow_loader_ms": 3.0} | values)
+    settings = resolve({"model": "mlp", "device": "cpu", "slow_loader_ms": 20.0} | values)
     folder = supervisor.start(None, settings, ranks=2)
     try:
         for rank in _RANKS:
@@ -153,16 +154,9 @@ def test_a_time_limit_ends_both_ranks_after_the_same_step(tmp_path: Path) -> Non
     assert len({last_step(RunFolder(folder.path, rank)) for rank in _RANKS}) == 1
 
 
-def _run(command: list[str], home: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], home: Path, **environ: str) -> "subprocess.CompletedProcess[str]":
     environment: Mapping[str, str] = os.environ | {"STEPSCOPE_HOME": str(home)} | environ
-    return subprocess.run(
-        [sys.executable, "-m", *command],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_python("-m", *command, environ=environment)
 
 
 def _run_bare(port: int, rank: int) -> str:

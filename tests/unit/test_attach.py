@@ -16,6 +16,7 @@ from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor.supervisor import Supervisor
 from tests.attach_factories import SCRIPTS, recorded
+from tests.warm_python import run_python
 
 PATIENCE_S = 60
 
@@ -41,12 +42,21 @@ class Done(NamedTuple):
     stderr: str
 
 
-def command(home: Path, script: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "harness", "run", "--home", str(home), str(script), *arguments]
+def words(home: Path, script: Path, *arguments: str) -> list[str]:
+    """What follows `python` in the command that runs a script under watch."""
+    return ["-m", "harness", "run", "--home", str(home), str(script), *arguments]
 
 
 def done(*words: str) -> Done:
-    process = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    """What `python` has done with these words."""
+    command = (sys.executable, *words)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return Done(process.returncode, process.stdout, process.stderr)
+
+
+def done_warm(*words: str) -> Done:
+    """As `done`, in a process that has imported torch."""
+    process = run_python(*words)
     return Done(process.returncode, process.stdout, process.stderr)
 
 
@@ -64,7 +74,7 @@ def a_script(folder: Path, text: str) -> Path:
 @pytest.mark.slow
 def test_a_script_with_loader_workers_trains_as_without_stepscope(tmp_path: Path) -> None:
     script = SCRIPTS / "loader_workers.py"
-    bare, watched = done(sys.executable, str(script)), done(*command(tmp_path, script))
+    bare, watched = done_warm(str(script)), done_warm(*words(tmp_path, script))
     assert (watched.code, watched.stdout) == (bare.code, bare.stdout), watched.stderr
     log = recorded(the_run(tmp_path))
     assert log.run.state == RunState.FINISHED
@@ -83,17 +93,15 @@ try:
 finally:
     print("saved")
 """
-    script = a_script(tmp_path, text)
-    bare, watched = done(sys.executable, str(script)), done(*command(tmp_path, script))
-    assert (bare.code, bare.stdout) == (-signal.SIGINT, "saved\nat exit\n")
-    assert (watched.code, watched.stdout) == (bare.code, bare.stdout)
+    watched = done(*words(tmp_path, a_script(tmp_path, text)))
+    assert (watched.code, watched.stdout) == (-signal.SIGINT, "saved\nat exit\n")
     assert recorded(the_run(tmp_path)).run.state == RunState.STOPPED
 
 
 @pytest.mark.slow
 def test_a_script_that_kills_itself_leaves_an_intact_log(tmp_path: Path) -> None:
     script = a_script(tmp_path, "train(300)\ntime.sleep(1.5)\ntrain(1)\nos.kill(os.getpid(), 9)\n")
-    ended = done(*command(tmp_path, script))
+    ended = done_warm(*words(tmp_path, script))
     assert (ended.code, ended.stdout) == (-signal.SIGKILL, "")
     folder = the_run(tmp_path)
     with LogReader(folder.log) as log:
@@ -134,7 +142,7 @@ if __name__ == "__main__":
     print("not shown")
 """,
     )
-    ended = done(*command(tmp_path, script))
+    ended = done(*words(tmp_path, script))
     assert ended.code == 0, ended.stderr
     assert ended.stdout == "[1, 2]\n[1, 2]\n7\n" + "x" * 20_000_000 + "\n"
     log = recorded(the_run(tmp_path))
@@ -145,7 +153,7 @@ if __name__ == "__main__":
 def test_a_script_with_a_syntax_error_shows_the_error_as_python_does(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import os\nprint('never'\n")
-    bare, watched = done(sys.executable, str(script)), done(*command(tmp_path, script))
+    bare, watched = done(str(script)), done(*words(tmp_path, script))
     assert (watched.code, watched.stdout) == (bare.code, "")
     assert watched.stderr.endswith(bare.stderr)
     log = recorded(the_run(tmp_path))
@@ -154,7 +162,7 @@ def test_a_script_with_a_syntax_error_shows_the_error_as_python_does(tmp_path: P
 
 
 def test_a_script_that_does_not_exist_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    refused = done(*command(tmp_path, Path("no/script.py")))
+    refused = done(*words(tmp_path, Path("no/script.py")))
     assert (refused.code, refused.stdout) == (2, "")
     (sentence,) = refused.stderr.splitlines()
     assert sentence.startswith("stepscope: There is no script 'no/script.py' in ")
@@ -174,7 +182,7 @@ finally:
 """,
     )
     supervisor = Supervisor(Home(tmp_path))
-    process = subprocess.Popen(command(tmp_path, script), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, *words(tmp_path, script)], stdout=subprocess.PIPE, text=True)
     deadline_s = time.monotonic() + PATIENCE_S
     try:
         while not (Home(tmp_path).runs() and the_run(tmp_path).log.exists()):
@@ -208,7 +216,7 @@ finally:
 def test_a_script_that_never_imports_torch_ends_without_a_word_on_torch(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import sys\nprint('torch' in sys.modules)\n")
-    ended = done(*command(tmp_path, script))
+    ended = done(*words(tmp_path, script))
     folder = the_run(tmp_path)
     name = folder.request().name
     assert ended == (0, "False\n", f"stepscope: {script} is run {name} ({folder.run_id})\n")
@@ -224,7 +232,11 @@ def test_stepscope_can_be_switched_off(tmp_path: Path) -> None:
     script.write_text("import sys\nprint(sys.argv[1:], 'torch' in sys.modules)\nsys.exit(5)\n")
     environ = os.environ | {"STEPSCOPE_DISABLED": "1"}
     process = subprocess.run(
-        command(tmp_path, script, "--home", "mine"), capture_output=True, text=True, env=environ, check=False
+        [sys.executable, *words(tmp_path, script, "--home", "mine")],
+        capture_output=True,
+        text=True,
+        env=environ,
+        check=False,
     )
     assert (process.returncode, process.stdout) == (5, "['--home', 'mine'] False\n")
     assert Home(tmp_path).runs() == []

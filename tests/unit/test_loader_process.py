@@ -1,39 +1,25 @@
 """The batch size of a script in a process of its own, changed from the shell."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from harness.store.home import Home
 from harness.store.reader import LogReader
+from tests.warm_python import PythonProcess, run_harness
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "counted_epochs.py"
-
-
-def harness(*words: str) -> list[str]:
-    return [sys.executable, "-m", "harness", *words]
 
 
 @pytest.mark.slow
 def test_the_shell_changes_the_batch_size_of_a_running_script_and_no_sample_is_lost(tmp_path: Path) -> None:
     home = ["--home", str(tmp_path)]
-    script = subprocess.Popen(
-        harness("run", *home, "--name", "numbers", str(SCRIPT)), stdout=subprocess.PIPE, text=True
-    )
-    with script:
-        assert script.stdout is not None
+    with PythonProcess("-m", "harness", "run", *home, "--name", "numbers", str(SCRIPT)) as script:
         first = script.stdout.readline()
-        change = subprocess.run(
-            harness("set", "numbers", "batch_size=64", "--wait", "60", *home),
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        change = run_harness("set", "numbers", "batch_size=64", "--wait", "60", *home)
         rest, _ = script.communicate(timeout=120)
-    assert (script.returncode, change.returncode) == (0, 0), change.stderr
+        assert (script.wait(), change.returncode) == (0, 0), change.stderr
     epochs = [line.split(" ", 1) for line in (first + rest).splitlines()]
     assert {is_whole for is_whole, _ in epochs} == {"True"}
     sizes = [size for _, epoch in epochs for size in json.loads(epoch)]

@@ -23,6 +23,7 @@ from harness.watch.judge_queue import JudgeQueue
 from tests.measuring_factories import MEASURED, write_measured_log
 from tests.supervision import until
 from tests.train_factories import FakeJournal, a_context
+from tests.warm_python import run_harness
 from tests.warm_start import fork_training
 
 pytestmark = pytest.mark.slow
@@ -54,12 +55,12 @@ def slow_loader_ms(folder: RunFolder) -> float:
 
 
 def test_a_change_that_is_better_is_kept(folder: RunFolder) -> None:
-    words = ("slow_loader_ms=0", "--pairs", "8", "--keep-if-better", "--json")
-    done = subprocess.run((*MEASURE, *words), capture_output=True, text=True, check=False, timeout=120)
+    words = ("slow_loader_ms=2", "--pairs", "8", "--keep-if-better", "--json")
+    done = run_harness("measure", "measured", *words)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["state"], result["verdict"], result["is_kept"]) == ("completed", "faster", True)
-    assert slow_loader_ms(folder) == 0.0
+    assert slow_loader_ms(folder) == 2.0
 
 
 def test_ctrl_c_ends_the_measurement_and_the_run_goes_on_with_its_settings(folder: RunFolder) -> None:

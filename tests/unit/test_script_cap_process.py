@@ -1,7 +1,5 @@
 """A memory cap set on a running script from the shell, and a batch that exceeds it."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,12 +10,9 @@ from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from tests.supervision import until
+from tests.warm_python import PythonProcess, run_harness
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "wide_layers.py"
-
-
-def harness(*words: str) -> list[str]:
-    return [sys.executable, "-m", "harness", *words]
 
 
 def newest_peaks(folder: RunFolder) -> int:
@@ -33,24 +28,20 @@ def test_a_batch_over_the_cap_ends_a_script_with_its_line_and_the_batch_that_wou
     tmp_path: Path,
 ) -> None:
     home = ["--home", str(tmp_path)]
-    script = subprocess.Popen(
-        harness("run", *home, "--name", "wide", str(SCRIPT)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with script:
-        assert script.stdout is not None
+
+    def change(value: str) -> None:
+        assert run_harness("set", "wide", *home, "--wait", "60", value).returncode == 0
+
+    with PythonProcess("-m", "harness", "run", *home, "--name", "wide", str(SCRIPT)) as script:
         assert script.stdout.readline() == "training\n"
-        change = harness("set", "wide", *home, "--wait", "60")
-        subprocess.run([*change, "memory_cap_gib=0.5"], check=True, timeout=120)
+        change("memory_cap_gib=0.5")
         (folder,) = Home(tmp_path).runs()
         for size in (16, 256):  # The peak of another batch is estimated from these.
-            subprocess.run([*change, f"batch_size={size}"], check=True, timeout=120)
+            change(f"batch_size={size}")
             until(lambda: newest_peaks(folder), lambda peaks: peaks >= 3)
-        subprocess.run([*change, "batch_size=4096"], check=True, timeout=120)
+        change("batch_size=4096")
         _, printed = script.communicate(timeout=120)
-    assert (script.returncode, printed.count("Traceback")) == (1, 1)
+        assert (script.wait(), printed.count("Traceback")) == (1, 1)
     assert "harness/" not in printed
     with LogReader(folder.log) as log:
         assert log.run().state == RunState.OUT_OF_MEMORY

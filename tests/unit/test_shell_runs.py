@@ -15,16 +15,11 @@ from harness.store.home import Home
 from harness.supervisor import Supervisor
 from harness.supervisor.signals import signal_run
 from tests.supervision import until
+from tests.warm_python import run_harness
 
 pytestmark = pytest.mark.slow  # each test is a whole run
 
 QUICK = ("mlp", "--slow-loader-ms", "5")
-
-
-def shell(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "harness", *words], capture_output=True, text=True, check=False, timeout=60
-    )
 
 
 def a_supervisor() -> Supervisor:
@@ -41,7 +36,7 @@ def wait_until_training(steps: int = 3) -> None:
 
 
 def test_a_run_is_followed_to_its_end() -> None:
-    done = shell("run", "mlp", "--max-steps", "30", "--name", "[red]x[/red]")
+    done = run_harness("run", "mlp", "--max-steps", "30", "--name", "[red]x[/red]")
     assert done.returncode == 0, done.stderr
     assert "Started [red]x[/red]" in done.stderr
     assert "30" in done.stdout
@@ -50,7 +45,7 @@ def test_a_run_is_followed_to_its_end() -> None:
 
 
 def test_what_the_training_process_refuses_is_told_with_exit_code_2() -> None:
-    done = shell("run", "mlp", "--device", "cpu", "--amp", "fp16", "--json")
+    done = run_harness("run", "mlp", "--device", "cpu", "--amp", "fp16", "--json")
     assert done.returncode == 2
     assert done.stderr.startswith("stepscope: Could not start: amp cannot be 'fp16' on ")
     assert done.stderr.count("\n") == 1
@@ -59,7 +54,7 @@ def test_what_the_training_process_refuses_is_told_with_exit_code_2() -> None:
 
 @pytest.mark.slow
 def test_an_absent_device_is_refused_with_exit_code_2() -> None:
-    done = shell("run", "mlp", "--device", "cuda:97")
+    done = run_harness("run", "mlp", "--device", "cuda:97")
     assert done.returncode == 2
     assert "cuda:97" in done.stderr
     assert a_supervisor().runs() == []
@@ -67,32 +62,32 @@ def test_an_absent_device_is_refused_with_exit_code_2() -> None:
 
 @pytest.mark.slow
 def test_a_live_run_is_steered_paused_resumed_and_stopped() -> None:
-    assert shell("run", *QUICK, "--detach", "--name", "live").returncode == 0
+    assert run_harness("run", *QUICK, "--detach", "--name", "live").returncode == 0
     wait_until_training()
-    applied = shell("set", "live", "batch_size=64", "amp=bf16")
+    applied = run_harness("set", "live", "batch_size=64", "amp=bf16")
     assert applied.returncode == 0, applied.stderr
     assert applied.stdout.startswith("applied at step ")
-    rejected = shell("set", "latest", "amp=fp16")
+    rejected = run_harness("set", "latest", "amp=fp16")
     assert rejected.returncode == 1
     assert rejected.stderr.startswith("rejected: amp cannot be 'fp16'")
-    assert shell("do", "live", "empty_cache").returncode == 0
-    assert shell("pause", "live").returncode == 0
+    assert run_harness("do", "live", "empty_cache").returncode == 0
+    assert run_harness("pause", "live").returncode == 0
     assert a_supervisor().runs()[0].status.state is RunState.PAUSED
     files = {path.name: path.stat().st_mode & 0o077 for path in a_supervisor().home.runs()[0].path.iterdir()}
     assert {"log.sqlite3-wal", "control.sqlite3", "harness.log", "request.json", "process.json"} <= set(files)
     assert not any(files.values()), files  # Other users can neither read nor write any of them.
-    assert shell("resume", "live").returncode == 0
-    assert shell("delete", "live").returncode == 1
-    assert "changed to" in shell("show", "live").stdout
-    stopped = shell("stop", "live", "--json")
+    assert run_harness("resume", "live").returncode == 0
+    assert run_harness("delete", "live").returncode == 1
+    assert "changed to" in run_harness("show", "live").stdout
+    stopped = run_harness("stop", "live", "--json")
     assert (stopped.returncode, json.loads(stopped.stdout)["state"]) == (0, "stopped")
     assert a_supervisor().runs()[0].status.state is RunState.STOPPED
-    assert shell("delete", "live").returncode == 0
+    assert run_harness("delete", "live").returncode == 0
 
 
 @pytest.mark.slow
 def test_a_run_started_detached_in_json_is_lost_when_killed_with_9_and_keeps_its_steps() -> None:
-    start = json.loads(shell("run", *QUICK, "--detach", "--json").stdout)
+    start = json.loads(run_harness("run", *QUICK, "--detach", "--json").stdout)
     assert Path(start["path"]).name == start["run_id"]
     wait_until_training()
     assert signal_run(a_supervisor().home.find(start["run_id"]), signal.SIGKILL)

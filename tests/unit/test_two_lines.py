@@ -2,22 +2,19 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from harness.records.run import RunState
 from tests.api_factories import folder_of, log_of, scalar
+from tests.warm_python import run_python
 
 _SCRIPT = Path(__file__).parents[1] / "scripts" / "two_lines.py"
 
 
 def _run(home: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    environ = os.environ | {"STEPSCOPE_HOME": str(home)}
-    return subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, timeout=120, env=environ, check=False
-    )
+    return run_python(*words, environ=os.environ | {"STEPSCOPE_HOME": str(home)})
 
 
 @pytest.mark.slow
