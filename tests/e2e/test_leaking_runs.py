@@ -30,6 +30,7 @@ def test_an_injected_leak_is_labelled_and_found_with_its_rate(tmp_path: Path) ->
     assert leak.message == row.message
 
 
+@pytest.mark.long
 def test_an_injected_out_of_memory_error_ends_the_run_as_a_real_one(tmp_path: Path) -> None:
     with a_child(Home(tmp_path), is_fresh=True, inject="oom:7", oom_policy="stop") as child:
         assert child.end() == EXIT_OUT_OF_MEMORY, child.output

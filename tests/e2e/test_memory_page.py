@@ -64,6 +64,7 @@ def test_modules_are_drawn_inside_each_other(tab: Tab, leak: RunFolder) -> None:
     tab.key("memory_modules").locator("[data-testid=stDataFrame]").wait_for()
 
 
+@pytest.mark.long
 def test_zoom_survives_ticks_and_a_new_finding(tab: Tab, run: RunFolder) -> None:
     _open(tab, run)
     tab.wait_for_steps(60)

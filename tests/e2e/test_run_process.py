@@ -207,6 +207,7 @@ def test_a_stop_ends_a_paused_run_and_a_command_too_late_expires(home: Home) -> 
         }
 
 
+@pytest.mark.long
 def test_reaching_the_cap_is_a_recorded_out_of_memory_error(home: Home) -> None:
     values: dict[str, Any] = {
         "model": "cnn",
