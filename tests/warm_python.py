@@ -5,6 +5,7 @@ What a process does at its start, how signals end it and what it imports is test
 """
 
 import atexit
+import multiprocessing
 import os
 import runpy
 import signal
@@ -135,6 +136,7 @@ def _be_python(words: tuple[str, ...], environ: Mapping[str, str]) -> None:
     os.environ.update(environ)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     atexit._clear()
+    multiprocessing.set_start_method(None, force=True)  # Not the one by which it was started itself.
     launch.subprocess = SimpleNamespace(  # type: ignore[attr-defined,assignment]
         Popen=_fork_python, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT
     )
