@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 # takes longer than to fetch it.
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
-COMPILED := import dashboard.views, harness.cli, harness.run, streamlit.web.cli, torch._dynamo
+# Begins with what the tests import last: both compile at the same time.
+COMPILED := import torch._dynamo, harness.run, scipy.stats, streamlit.web.cli, harness.cli, dashboard.views
 HOST_PORT ?= 8501
 # A file of tests stays with one worker, and half of the workers run those of whole runs (tests/scheduling.py). A
 # test of a browser or of a process waits a third of its time, so that three workers keep two cores busy; with a

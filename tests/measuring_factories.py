@@ -44,6 +44,11 @@ class MeasuredRun(Watched):
             self.clock.now_ns += step_ns
         return True
 
+    def finish(self, step_ns: int) -> None:
+        """Take steps until the measurement has ended."""
+        while not self.ends:
+            assert self.take(1, step_ns)
+
     def request(self, kind: str, command_id: str = "c1", **payload: Any) -> None:
         """Send a command, which the next step carries out."""
         self.inbox.put(a_command(kind, json.dumps(payload), command_id))

@@ -33,7 +33,6 @@ from tests.warm_start import fork_training, run_script
 pytestmark = pytest.mark.slow
 
 _SCRIPT = Path(__file__).parents[1] / "scripts" / "two_ranks.py"
-_LATE_SCRIPT = _SCRIPT.with_name("late_backward.py")
 _RUN = ("harness", "run")
 _NPROC = [*_RUN, "--nproc", "2"]
 _TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -168,24 +167,21 @@ def _run_bare(port: int, rank: int) -> str:
 
 
 @pytest.mark.parametrize("watch", [_NPROC, pytest.param([*_TORCHRUN, "-m", *_RUN], marks=pytest.mark.long)])
-def test_a_script_trains_in_two_processes_as_without_stepscope(tmp_path: Path, watch: list[str]) -> None:
+def test_a_script_trains_in_two_processes_as_without_stepscope_and_its_slower_rank_is_named(
+    tmp_path: Path, watch: list[str]
+) -> None:
     """By `--nproc`, or by torchrun: the losses are those without Stepscope; each rank has a log with all
     steps."""
     with ThreadPoolExecutor() as pool:
         bare, nothing = pool.map(partial(_run_bare, free_port()), _RANKS)
     assert nothing == ""
-    watched = _run([*watch, str(_SCRIPT)], tmp_path)
+    watched = _run([*watch, str(_SCRIPT)], tmp_path, OMP_NUM_THREADS="1")
     assert (watched.returncode, watched.stdout) == (0, bare), watched.stderr
     (folder,) = Home(tmp_path).runs()
     assert folder.request().part.ranks == 2
-    assert [last_step(RunFolder(folder.path, rank)) for rank in _RANKS] == [40, 40]
+    assert [last_step(RunFolder(folder.path, rank)) for rank in _RANKS] == [90, 90]
     assert Supervisor(Home(tmp_path)).status(folder).state is RunState.FINISHED
     assert _measures_waits(folder, first_step=2)  # Its models are known after the first step.
-
-
-def test_the_rank_whose_backward_pass_computes_longer_is_named(tmp_path: Path) -> None:
-    done = _run([*_NPROC, str(_LATE_SCRIPT)], tmp_path, OMP_NUM_THREADS="1")
-    assert done.returncode == 0, done.stderr
     comparison = compare_ranks(read_rank_steps(Home(tmp_path).runs()))
     assert comparison is not None
     assert comparison.straggler is not None, comparison

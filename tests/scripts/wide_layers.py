@@ -33,7 +33,6 @@ def main() -> None:
             optimizer.zero_grad()
             model(inputs).square().mean().backward()
             optimizer.step()
-            time.sleep(0.005)  # Its observers have a core to share with others.
             if step == 20:
                 print("training", flush=True)
 

@@ -59,8 +59,7 @@ def test_each_arm_runs_under_its_own_settings(run: MeasuredRun) -> None:
 
 def test_each_arm_has_one_version_of_the_settings_however_often_the_run_switches(run: MeasuredRun) -> None:
     run.measure(amp="bf16")
-    run.take(20_000, 1_000_000)
-    assert run.ends
+    run.finish(1_000_000)
     assert [row.version for row in run.journal.settings] == [2, 3]
     assert {block.arm: block.settings_version for block in run.blocks} == {Arm.B: 2, Arm.A: 3}
     assert run.marks.settings_version == run.marks.newest_version == 3
@@ -91,8 +90,7 @@ def test_half_of_the_pairs_begin_with_either_arm_in_random_order() -> None:
 def test_a_block_has_thirty_steps_and_half_a_second_after_the_transition(step_ns: int) -> None:
     run = MeasuredRun()
     run.measure(amp="bf16")
-    run.take(20_000, step_ns)
-    assert run.ends
+    run.finish(step_ns)
     sums_ns = Counter[tuple[int, str]]()
     for before, block in zip([None, *run.blocks], run.blocks, strict=False):
         assert block.last_step - block.first_step + 1 >= BLOCK_STEPS
@@ -133,8 +131,7 @@ def test_what_cuts_into_a_part_repeats_the_whole_pair(run: MeasuredRun) -> None:
     run.take(300, 1_000_000)
     run.request(CommandKind.PAUSE)
     run.request(CommandKind.RESUME, "c2")
-    run.take(20_000, 1_000_000)
-    assert run.ends
+    run.finish(1_000_000)
     assert Counter(block.pair for block in run.blocks) == dict.fromkeys(range(1, 9), 2 * MOST_PARTS)
 
 

@@ -1,5 +1,7 @@
 """A memory cap set on a running script from the shell, and a batch that exceeds it."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from tests.supervision import until
-from tests.warm_python import PythonProcess, run_harness
+from tests.warm_python import run_harness
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "wide_layers.py"
 
@@ -32,7 +34,10 @@ def test_a_batch_over_the_cap_ends_a_script_with_its_line_and_the_batch_that_wou
     def change(value: str) -> None:
         assert run_harness("set", "wide", *home, "--wait", "60", value).returncode == 0
 
-    with PythonProcess("-m", "harness", "run", *home, "--name", "wide", str(SCRIPT)) as script:
+    # Not forked: the memory of its own heap is measured.
+    command = [sys.executable, "-m", "harness", "run", *home, "--name", "wide", str(SCRIPT)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as script:
+        assert script.stdout is not None
         assert script.stdout.readline() == "training\n"
         change("memory_cap_gib=0.5")
         (folder,) = Home(tmp_path).runs()
@@ -41,7 +46,7 @@ def test_a_batch_over_the_cap_ends_a_script_with_its_line_and_the_batch_that_wou
             until(lambda: newest_peaks(folder), lambda peaks: peaks >= 3)
         change("batch_size=4096")
         _, printed = script.communicate(timeout=120)
-        assert (script.wait(), printed.count("Traceback")) == (1, 1)
+        assert (script.returncode, printed.count("Traceback")) == (1, 1)
     assert "harness/" not in printed
     with LogReader(folder.log) as log:
         assert log.run().state == RunState.OUT_OF_MEMORY
