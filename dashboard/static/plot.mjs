@@ -5,6 +5,7 @@ import { loadPlotly } from "./library.mjs";
 import { lay } from "./markers.mjs";
 
 const NARROW_PX = 640;
+const LEGEND_PX = 29; // one row of it, for which the layout has room
 const SETTLE_MS = 250;
 const BELOW_PX = 92; // the footer, and the head of the expander below
 const charts = new WeakMap();
@@ -21,7 +22,7 @@ function open(parent) {
   const footer = root.appendChild(document.createElement("p"));
   footer.className = "ss-plot-footer";
   parent.appendChild(root);
-  return { root, canvas, footer, tick: 0, view: null, visible: {}, timer: 0 };
+  return { root, canvas, footer, tick: 0, view: null, visible: {}, timer: 0, legendPx: LEGEND_PX };
 }
 
 function storeViewState(chart) {
@@ -36,11 +37,13 @@ function restoreViewState(chart, revision) {
   if (view) chart.send({ revision, range: view });
 }
 
-// The height of the window below the chart's top, so that the page needs no scrolling.
+// The height of the window below the chart's top, so that the page needs no scrolling. More rows of the legend take
+// nothing from the panels.
 function heightFor(chart, head) {
-  if (window.innerWidth < NARROW_PX || !head.fill) return head.height;
+  const height = head.height + chart.legendPx - LEGEND_PX;
+  if (window.innerWidth < NARROW_PX || !head.fill) return height;
   const top = chart.root.getBoundingClientRect().top + scrollTop(chart.root);
-  return Math.min(Math.max(window.innerHeight - top - BELOW_PX, head.height), 1100);
+  return Math.min(Math.max(window.innerHeight - top - BELOW_PX, height), 1100);
 }
 
 function scrollTop(element) {
@@ -48,7 +51,16 @@ function scrollTop(element) {
   return main ? main.scrollTop : window.scrollY;
 }
 
-function draw(chart, Plotly) {
+async function draw(chart, Plotly) {
+  await react(chart, Plotly);
+  // How many rows the legend takes is known once it is drawn.
+  const legend = Math.round(chart.canvas.querySelector("g.legend")?.getBBox().height ?? LEGEND_PX);
+  if (legend === chart.legendPx) return;
+  chart.legendPx = legend;
+  await react(chart, Plotly);
+}
+
+function react(chart, Plotly) {
   const head = chart.head;
   const palette = head.palette[themeOf(chart.root)];
   const narrow = chart.root.clientWidth < NARROW_PX;
@@ -56,14 +68,10 @@ function draw(chart, Plotly) {
   layout.height = heightFor(chart, head);
   layout.width = chart.root.clientWidth;
   layout.autosize = false;
-  if (narrow) {
-    // The legend takes more lines there.
-    const more = layout.showlegend === false ? 0 : 58;
-    layout.margin = { ...layout.margin, l: 50, r: 10, t: layout.margin.t + more };
-    layout.legend = { ...layout.legend, font: { ...layout.legend.font, size: 11 } };
-  }
+  layout.margin = { ...layout.margin, t: layout.margin.t + chart.legendPx - LEGEND_PX };
+  if (narrow) layout.margin = { ...layout.margin, l: 50, r: 10 };
   const named = head.data.filter((trace) => trace.showlegend !== false).length;
-  if (!narrow && named > 9) layout.legend = { ...layout.legend, font: { ...layout.legend.font, size: 11 } };
+  if (narrow || named > 9) layout.legend = { ...layout.legend, font: { ...layout.legend.font, size: 11 } };
   lay(layout, head.markers, palette, spanOf(chart, head), layout.width - layout.margin.l - layout.margin.r);
   if (chart.view) layout.xaxis = { ...layout.xaxis, range: [...chart.view], autorange: false };
   const data = paint(head.data, palette).map((trace) => ({ ...trace, visible: chart.visible[trace.name] ?? trace.visible }));

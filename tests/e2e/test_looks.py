@@ -68,6 +68,21 @@ def test_the_live_page_fits_the_screen(tab: Tab, runs: dict[str, RunFolder]) -> 
     assert tab.requests > 20  # A tab fails on closing when one of its requests went to another machine.
 
 
+def test_the_labels_of_events_stay_below_a_legend_of_many_rows(
+    phone: Tab, runs: dict[str, RunFolder]
+) -> None:
+    phone.watch(runs["demo: amp"].run_id)
+    phone.page.get_by_text("Phases", exact=True).click()
+    edges = """chart => {
+      const place = (part) => part.getBoundingClientRect();
+      const labels = [...chart.querySelectorAll("g.annotation")].map((label) => place(label).top);
+      const legend = place(chart.querySelector("g.legend"));
+      return [legend.height, legend.bottom, Math.min(...labels)];
+    }"""
+    # The lower edge of the legend, 5 px, is empty.
+    phone.until(lambda: phone.chart.evaluate(edges), lambda px: bool(px[0] > 100 and px[1] <= px[2] + 5), 20)
+
+
 def test_an_ended_run_says_so_within_the_screen(tab: Tab, runs: dict[str, RunFolder]) -> None:
     tab.watch(runs["demo: oom"].run_id)
     tab.expect_alert("Out of memory")
