@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,20 +94,22 @@ class _Child:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._code: int | None = None
+        self._reaping = threading.Lock()
 
     def poll(self) -> int | None:
-        return self._end(os.WNOHANG)
+        with self._reaping:
+            if self._code is None:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                self._code = os.waitstatus_to_exitcode(status) if pid else None
+            return self._code
 
     def wait(self) -> int:
-        code = self._end(0)
+        # It stays to be reaped: another thread may look at the same time.
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        code = self.poll()
         assert code is not None
         return code
-
-    def _end(self, options: int) -> int | None:
-        if self._code is None:
-            pid, status = os.waitpid(self.pid, options)
-            self._code = os.waitstatus_to_exitcode(status) if pid else None
-        return self._code
 
 
 def _fork_python(
