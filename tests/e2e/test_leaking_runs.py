@@ -24,7 +24,7 @@ def test_an_injected_leak_is_labelled_and_found_with_its_rate(tmp_path: Path) ->
         child.process.terminate()
         assert child.end() == EXIT_OK, child.output
     assert injected.severity == Severity.INFO
-    assert "collected in a list, 256 KiB a step" in injected.message
+    assert "appended to a list, 256 KiB per step" in injected.message
     assert row.series == LeakSeries.ALLOCATED
     assert row.bytes_per_step == pytest.approx(256 * 2**10, rel=0.05)
     assert leak.message == row.message
