@@ -9,7 +9,7 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PACKAGES = ("-c", "constraints.txt", "-e", ".[dev]")
@@ -17,6 +17,7 @@ PACKAGES = ("-c", "constraints.txt", "-e", ".[dev]")
 _VARIABLES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
+    "no-index": "UV_OFFLINE",
     "find-links": "UV_FIND_LINKS",
     "trusted-host": "UV_INSECURE_HOST",
     "cert": "SSL_CERT_FILE",
@@ -27,31 +28,27 @@ _SEPARATED_BY_COMMAS = frozenset({"UV_FIND_LINKS"})
 _SECTIONS = ("global", "install", ":env:")
 
 
-def uv_environment(configuration: Iterable[str]) -> dict[str, str]:
+def uv_environment(configuration: Sequence[str]) -> dict[str, str]:
     """Return uv's variables for what `pip config list` prints, lines as `global.index-url='https://…'`."""
-    options: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
-    for line in configuration:
-        key, _, value = line.partition("=")
-        section, _, option = key.rpartition(".")
-        if section in options:
-            options[section][option] = ast.literal_eval(value)
     # The best of all indexes and the certificates of the system, as pip has it.
     variables = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_SYSTEM_CERTS": "1"}
     for section in _SECTIONS:
-        for option, value in options[section].items():
-            if option in _VARIABLES:
-                name = _VARIABLES[option]
-                variables[name] = (",".join if name in _SEPARATED_BY_COMMAS else " ".join)(value.split())
+        for line in configuration:
+            key, _, value = line.partition("=")
+            name = _VARIABLES.get(key.removeprefix(f"{section}."))
+            if name is not None:
+                separator = "," if name in _SEPARATED_BY_COMMAS else " "
+                variables[name] = separator.join(ast.literal_eval(value).split())
     return variables
 
 
 def main() -> int:
     """Return the exit code of the installation."""
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    configuration = subprocess.run((*pip, "config", "list"), stdout=subprocess.PIPE, text=True, check=True)
+    listed = subprocess.run((*pip, "config", "list"), stdout=subprocess.PIPE, text=True, check=True)
     # On the file system of the environment, where packages are linked instead of copied.
     cache = {"UV_CACHE_DIR": str(Path(sys.prefix) / "uv-cache")}
-    environment = uv_environment(configuration.stdout.splitlines()) | cache | os.environ
+    environment = uv_environment(listed.stdout.splitlines()) | cache | os.environ
     _run(
         (*pip, "install", "--quiet", "--no-compile", "--only-binary", ":all:", "-c", "constraints.txt", "uv")
     )

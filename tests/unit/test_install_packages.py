@@ -1,4 +1,4 @@
-"""How uv is told where pip is configured to find packages."""
+"""The variables of uv for the configuration of pip."""
 
 import pytest
 
@@ -21,6 +21,7 @@ _ALWAYS = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_SYSTEM_CERTS": "1"}
             ["global.trusted-host='a b'", "global.cert='/c.crt'"],
             {"UV_INSECURE_HOST": "a b", "SSL_CERT_FILE": "/c.crt"},
         ),
+        (["global.no-index='true'"], {"UV_OFFLINE": "true"}),
         (["global.timeout='60'", "download.index-url='https://other'"], {}),
     ],
 )
