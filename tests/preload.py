@@ -5,6 +5,6 @@ import gc
 from importlib import import_module
 
 gc.disable()
-for _module in ("harness.run", "torch._dynamo", "tests.numbers_source", "tests.warm_python"):
+for _module in ("harness.run", "torch._dynamo", "tests.numbers_source", "tests.warm_start"):
     import_module(_module)
 gc.enable()

@@ -27,8 +27,7 @@ from harness.supervisor import Supervisor
 from harness.supervisor.ranks import parts_of, read_rank_steps, read_ranks
 from tests.e2e.serving import free_port
 from tests.supervision import last_step, until
-from tests.warm_python import run_python
-from tests.warm_start import fork_training, run_script
+from tests.warm_start import fork_training, run_python, run_script
 
 pytestmark = pytest.mark.slow
 

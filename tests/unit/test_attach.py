@@ -16,7 +16,7 @@ from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor.supervisor import Supervisor
 from tests.attach_factories import SCRIPTS, recorded
-from tests.warm_python import run_python
+from tests.warm_start import run_python
 
 PATIENCE_S = 60
 

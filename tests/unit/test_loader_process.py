@@ -7,7 +7,7 @@ import pytest
 
 from harness.store.home import Home
 from harness.store.reader import LogReader
-from tests.warm_python import PythonProcess, run_harness
+from tests.warm_start import PythonProcess, run_harness
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "counted_epochs.py"
 

@@ -23,8 +23,7 @@ from harness.watch.judge_queue import JudgeQueue
 from tests.measuring_factories import MEASURED, write_measured_log
 from tests.supervision import until
 from tests.train_factories import FakeJournal, a_context
-from tests.warm_python import run_harness
-from tests.warm_start import fork_training
+from tests.warm_start import fork_training, run_harness
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from tests.supervision import until
-from tests.warm_python import run_harness
+from tests.warm_start import run_harness
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "wide_layers.py"
 

@@ -15,7 +15,7 @@ from harness.store.home import Home
 from harness.supervisor import Supervisor
 from harness.supervisor.signals import signal_run
 from tests.supervision import until
-from tests.warm_python import run_harness
+from tests.warm_start import run_harness
 
 pytestmark = pytest.mark.slow  # each test is a whole run
 

@@ -8,7 +8,7 @@ import pytest
 
 from harness.records.run import RunState
 from tests.api_factories import folder_of, log_of, scalar
-from tests.warm_python import run_python
+from tests.warm_start import run_python
 
 _SCRIPT = Path(__file__).parents[1] / "scripts" / "two_lines.py"
 
