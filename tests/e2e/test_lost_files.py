@@ -153,7 +153,7 @@ def test_a_run_on_a_full_disk_says_so_and_does_not_call_its_own_backlog_a_leak(s
         until(lambda: _signs(child.folder).finished_step, lambda now: now > step + 500)
         filler.unlink()
         child.until(lambda log: any(event.kind == EventKind.GAP for _, event in log.events()))
-        assert not _status(home, child.folder).is_warning
+        until(lambda: _status(home, child.folder), lambda status: not status.is_warning)
         (gap,) = _gaps(child)
         assert json.loads(gap.detail)["outage_s"] >= 5.0
         assert json.loads(gap.detail)["waiting_steps"] > 500
