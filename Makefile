@@ -6,14 +6,10 @@ BIN := $(VENV)/bin
 # takes longer than to fetch it.
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
-# Begins with what the tests import last: both compile at the same time.
-COMPILED := import torch._dynamo, harness.run, scipy.stats, streamlit.web.cli, harness.cli, dashboard.views
 HOST_PORT ?= 8501
-# A file of tests stays with one worker, and half of the workers run those of whole runs (tests/scheduling.py). A
-# test of a browser or of a process waits a third of its time, so that three workers keep two cores busy; with a
+# A test of a browser or of a process waits a third of its time, so that three workers keep two cores busy; with a
 # fourth one none waits for the last file.
-WORKERS = -n $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 2 ? cores * 3 / 2 : 4))) \
-  --dist loadfile --no-loadscope-reorder
+WORKERS = --workers $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 2 ? cores * 3 / 2 : 4)))
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long check check-code check-tests demo bench bench-peers ray-check faults gpu-check docs format clean
@@ -24,15 +20,12 @@ help: ## what each target does
 $(VENV)/.runtime: requirements.txt constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -r requirements.txt
-	$(BIN)/python -c "$(COMPILED)"
+	$(BIN)/python -c "import torch._dynamo, harness.run, scipy.stats, streamlit.web.cli, harness.cli, dashboard.views"
 	@touch $@
 
-# What the tests import, and the tests themselves, are compiled once, before every worker would do it.
 $(VENV)/.dev: requirements.txt constraints.txt pyproject.toml tests/install_packages.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python tests/install_packages.py
-	@$(BIN)/python -m pytest --collect-only --quiet >$(VENV)/collected.log 2>&1 & \
-	  $(BIN)/python -c "$(COMPILED)"; code=$$?; wait; exit $$code
 	@touch $(VENV)/.runtime $@
 
 $(VENV)/.browser: $(VENV)/.dev tests/e2e/install_browser.py
@@ -59,7 +52,7 @@ check-code:
 	$(BIN)/lint-imports --no-cache
 
 check-tests:
-	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile=quick -m "not gpu and not slow and not long and not browser" tests/unit tests/property tests/architecture $(ARGS)
+	$(BIN)/python -m pytest -q --workers 2 --hypothesis-profile=quick -m "not gpu and not slow and not long and not browser" tests/unit tests/property tests/architecture $(ARGS)
 
 demo: $(VENV)/.runtime ## write the simulated runs, to look around without a GPU
 	$(BIN)/python -m harness demo

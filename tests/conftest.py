@@ -4,18 +4,16 @@ import gc
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING
+from importlib import import_module
 
 import pytest
 from hypothesis import settings
 
+from tests.scheduling import is_whole_run, yield_to_whole_runs
 from tests.simulated_runs import SimulatedRuns
-
-# Not everywhere that single tests run is there a pytest-xdist.
-if TYPE_CHECKING:
-    from xdist.remote import Producer
-
-    from tests.scheduling import WholeRunsApart
+from tests.warm_start import prepare_forks
+from tests.worker import WORKER
+from tests.workers import Workers
 
 # Nothing that is imported is garbage: collections among it take a seventh of the time to collect the tests.
 gc.disable()
@@ -24,8 +22,22 @@ gc.disable()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def pytest_collection_finish() -> None:
-    """The tests run with the garbage collector, as the product does."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--workers", type=int, help="run the tests in so many processes, a file in one of them")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.workers:
+        prepare_forks()  # It gets ready while the tests are collected.
+        config.pluginmanager.register(Workers(config, config.option.workers))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What the runs in the tests import is imported once for all workers. The tests run with the garbage
+    collector, as the product does."""
+    if session.config.option.workers:
+        import_module("tests.preload")
+        gc.freeze()  # No worker needs to walk it.
     gc.enable()
 
 
@@ -39,22 +51,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in needing]
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "WholeRunsApart | None":
-    """Take the place of `--dist loadfile`."""
-    from tests.scheduling import WholeRunsApart
-
-    return WholeRunsApart(config, log) if config.option.dist == "loadfile" else None
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _yields_to_whole_runs(request: pytest.FixtureRequest) -> None:
     """Without other workers there is none to yield to."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        from tests.scheduling import is_whole_run, yield_to_whole_runs
-
-        if not is_whole_run(request.node.nodeid):
-            yield_to_whole_runs()
+    if WORKER in request.config.stash and not is_whole_run(request.node.nodeid):
+        yield_to_whole_runs()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,10 +80,10 @@ settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
-def simulated_runs(tmp_path_factory: pytest.TempPathFactory) -> SimulatedRuns:
+def simulated_runs(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> SimulatedRuns:
     """The simulated runs of all workers of this session."""
     base = tmp_path_factory.getbasetemp()
-    return SimulatedRuns((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "simulated")
+    return SimulatedRuns((base.parent if WORKER in pytestconfig.stash else base) / "simulated")
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Which worker of pytest-xdist runs which files of tests.
+"""Which worker runs which files of tests (tests/workers.py).
 
 A page under test goes on while a test waits for it: its figures tick, and the run that it shows trains. The
 longer the wait, the more processor time that takes. Browser tests get half of the workers and the processor
@@ -6,25 +6,41 @@ first, therefore, and what needs no waiting runs beside them.
 """
 
 import os
+from collections import deque
+from collections.abc import Sequence
 
-from xdist.scheduler import LoadFileScheduling
-from xdist.workermanage import WorkerController
+Positions = tuple[int, ...]
+"""Tests of one file, as their places in the session."""
 
 # A third of the share of a process that is as it was started.
 _NICENESS = 5
 
 
-class WholeRunsApart(LoadFileScheduling):  # type: ignore[misc]  # pytest-xdist is not typed
-    """As `--dist loadfile`, but every other worker gets files of whole runs as long as there are any, and the
-    rest of the workers the other files."""
+class FilesLeft:
+    """The files of tests that no worker has yet; a file stays with one worker."""
 
-    def _assign_work_unit(self, node: WorkerController) -> None:
-        waits = self.nodes.index(node) % 2 == 0
-        for file in self.workqueue:
-            if is_whole_run(file) is waits:
-                self.workqueue.move_to_end(file, last=False)
-                break
-        super()._assign_work_unit(node)
+    def __init__(self, nodeids: Sequence[str]) -> None:
+        """`nodeids` are those of all tests, in the order in which they are to begin."""
+        self._nodeids = nodeids
+        files: dict[str, list[int]] = {}
+        for position, nodeid in enumerate(nodeids):
+            files.setdefault(nodeid.split("::")[0], []).append(position)
+        self._files = deque(map(tuple, files.values()))
+
+    def take(self, worker: int) -> Positions:
+        """Return the next file for a worker, empty when none is left. Every other worker gets those of whole
+        runs as long as there are any, and the rest of the workers the other files."""
+        waits = worker % 2 == 0
+        for file in self._files:
+            if is_whole_run(self._nodeids[file[0]]) is waits:
+                self._files.remove(file)
+                return file
+        return self._files.popleft() if self._files else ()
+
+    def put_back(self, rest: Positions) -> None:
+        """Let what is left of a file be the next one."""
+        if rest:
+            self._files.appendleft(rest)
 
 
 def is_whole_run(nodeid: str) -> bool:

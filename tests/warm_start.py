@@ -14,12 +14,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
-from multiprocessing.forkserver import ensure_running
+from multiprocessing.forkserver import _forkserver
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, NoReturn, Self
@@ -73,7 +73,7 @@ class WarmProcess(ForkedProcess):
 
     def __init__(self, folder: RunFolder, environ: Mapping[str, str] = os.environ) -> None:
         environ = {**environ, "OMP_NUM_THREADS": "1"}
-        super().__init__(prepare_forks().Process(target=_train, args=(folder.path, folder.output, environ)))
+        super().__init__(_fork(_train, folder.path, folder.output, environ))
 
 
 def fork_training(command: list[str], environ: Mapping[str, str], output: Path) -> Process:
@@ -94,8 +94,7 @@ class PythonProcess(ForkedProcess):
     def __init__(self, *words: str, environ: Mapping[str, str] = os.environ) -> None:
         context = prepare_forks()
         (out, its_out), (err, its_err) = context.Pipe(duplex=False), context.Pipe(duplex=False)
-        arguments = (words, dict(environ), Path.cwd(), its_out, its_err)
-        super().__init__(context.Process(target=_begin, args=arguments))
+        super().__init__(_fork(_begin, words, dict(environ), Path.cwd(), its_out, its_err))
         its_out.close()
         its_err.close()
         self.stdout, self.stderr = _stream(out), _stream(err)
@@ -140,11 +139,30 @@ def run_script(script: str, *words: str) -> str:
 
 
 def prepare_forks() -> ForkServerContext:
-    """Start the process to fork from, unless it runs already. Workers of loaders are forked from it too."""
+    """Start the process to fork from, unless it runs already. Workers of loaders are forked from it too, and
+    those of the tests share the one of their parent."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
-    ensure_running()
+    _forkserver.ensure_running()
     return context
+
+
+def _share_forks() -> None:
+    # Only the process that started it can ask whether it lives.
+    if _forkserver._forkserver_pid is not None:  # type: ignore[attr-defined]
+        _forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
+
+
+os.register_at_fork(after_in_child=_share_forks)
+
+
+def _fork(target: Callable[..., None], *arguments: object) -> ForkServerProcess:
+    return prepare_forks().Process(target=_begin_alike, args=(os.nice(0), target, arguments))
+
+
+def _begin_alike(niceness: int, target: Callable[..., None], arguments: tuple[object, ...]) -> None:
+    os.nice(niceness - os.nice(0))
+    target(*arguments)
 
 
 def _train(folder: Path, output: Path, environ: Mapping[str, str]) -> None:
