@@ -3,8 +3,10 @@
 import gc
 import os
 import signal
+import tempfile
 import threading
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -86,10 +88,16 @@ def simulated_runs(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytes
     return SimulatedRuns((base.parent if WORKER in pytestconfig.stash else base) / "simulated")
 
 
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all homes: for each that it makes, the factory reads the names of all others."""
+    return tmp_path_factory.mktemp("homes")
+
+
 @pytest.fixture(autouse=True)
-def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_home(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test touches the person's own runs, nor hears their settings."""
     for name in list(os.environ):
         if name.startswith("STEPSCOPE_"):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("STEPSCOPE_HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.setenv("STEPSCOPE_HOME", tempfile.mkdtemp(dir=homes))

@@ -37,8 +37,8 @@ _TICK_X_PX = 18
 """Where a row of a table is ticked."""
 _LOOK_MS = 100
 """The time between two looks at a page: each takes 10 ms of a core."""
-_FORM_MS = 2_000
-"""The time in which a form opens."""
+_ANSWER_MS = 2_000
+"""The time in which a page answers a click, as by opening a form."""
 _INSIDE = frozenset({"data", "blob", "about"})
 
 
@@ -108,16 +108,20 @@ class Tab:
         self.page.get_by_text(f"--name {shown}").wait_for()
 
     def open_form(self, button: str, form: str) -> None:
-        """Click on the button that opens a form, again if none opens: a click misses a button that is
-        being drawn anew."""
+        """Click on the button that opens a form."""
+        self.click_until(button, self.key(form))
 
-        def is_open() -> bool:
+    def click_until(self, button: str, sign: Locator) -> None:
+        """Click on a button, and again as long as what it brings does not show: a click misses a button that
+        is being drawn anew."""
+
+        def shows() -> bool:
             self.button(button).click()
             with suppress(TimeoutError):
-                self.key(form).wait_for(timeout=_FORM_MS)
-            return self.key(form).is_visible()
+                sign.wait_for(timeout=_ANSWER_MS)
+            return sign.is_visible()
 
-        self.until(is_open, bool)
+        self.until(shows, bool)
 
     @property
     def chart(self) -> Locator:

@@ -35,6 +35,7 @@ def main() -> None:
             optimizer.step()
             if step == 20:
                 print("training", flush=True)
+            time.sleep(0.01)  # The processor is left to who steers it.
 
 
 if __name__ == "__main__":

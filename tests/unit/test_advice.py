@@ -11,7 +11,6 @@ from harness.analysis.advice.evidence import SmClock
 from harness.analysis.advice.inspection import MisplacedTensor, StepInspection, SyncLine
 from harness.analysis.effect import observe
 from harness.analysis.timing.phases import analyze
-from harness.demo import write
 from harness.demo.machine import FACTS
 from harness.records.run import AmpMode, DeviceKind, StepFlag
 from harness.store.home import Home
@@ -28,6 +27,7 @@ from tests.advice_factories import (
     settings,
 )
 from tests.effect_factories import times_of
+from tests.simulated_runs import SimulatedRuns
 from tests.timing_factories import a_timed_step, some_device_steps, some_steps
 
 SCENARIOS = scenarios()
@@ -87,15 +87,17 @@ def test_a_healthy_run_gets_no_advice() -> None:
     ],
 )
 def test_simulated_runs_get_advice_that_fits_their_last_steps(
-    tmp_path: Path, scenario: str, expected: list[str]
+    tmp_path: Path, simulated_runs: SimulatedRuns, scenario: str, expected: list[str]
 ) -> None:
-    with LogReader(write(scenario, Home(tmp_path)).log) as reader:
+    with LogReader(simulated_runs.copy(Home(tmp_path), scenario).log) as reader:
         run = read_evidence(reader, read_device(reader.run().device))
     assert [advice.rule for advice in ([] if run is None else suggest(run))] == expected
 
 
-def test_a_slow_loader_of_a_simulated_run_is_reported_while_it_is_slow(tmp_path: Path) -> None:
-    with LogReader(write("slow-loader", Home(tmp_path)).log) as reader:
+def test_a_slow_loader_of_a_simulated_run_is_reported_while_it_is_slow(
+    tmp_path: Path, simulated_runs: SimulatedRuns
+) -> None:
+    with LogReader(simulated_runs.copy(Home(tmp_path), "slow-loader").log) as reader:
         run = read_evidence(reader, FACTS)
         assert run is not None
         rows = reader.steps(1, 1_200)

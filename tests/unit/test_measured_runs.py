@@ -34,7 +34,7 @@ MEASURE = (sys.executable, "-m", "harness", "measure", "measured")
 def folder() -> Iterator[RunFolder]:
     """A run whose loader is slow on purpose."""
     supervisor = Supervisor(Home.locate(None, os.environ), spawn=fork_training)
-    settings = resolve({"model": "mlp", "device": "cpu", "slow_loader_ms": 5.0})
+    settings = resolve({"model": "mlp", "device": "cpu", "slow_loader_ms": 20.0})
     folder = supervisor.start("measured", settings)
     until(lambda: supervisor.summary(folder).steps, lambda steps: steps >= 10)
     yield folder
@@ -54,12 +54,12 @@ def slow_loader_ms(folder: RunFolder) -> float:
 
 
 def test_a_change_that_is_better_is_kept(folder: RunFolder) -> None:
-    words = ("slow_loader_ms=2", "--pairs", "8", "--keep-if-better", "--json")
+    words = ("slow_loader_ms=8", "--pairs", "8", "--keep-if-better", "--json")
     done = run_harness("measure", "measured", *words)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["state"], result["verdict"], result["is_kept"]) == ("completed", "faster", True)
-    assert slow_loader_ms(folder) == 2.0
+    assert slow_loader_ms(folder) == 8.0
 
 
 def test_ctrl_c_ends_the_measurement_and_the_run_goes_on_with_its_settings(folder: RunFolder) -> None:
@@ -70,12 +70,12 @@ def test_ctrl_c_ends_the_measurement_and_the_run_goes_on_with_its_settings(folde
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "slow loader 5 ms → 0 ms, 0 pairs of blocks" in out
+    assert "slow loader 20 ms → 0 ms, 0 pairs of blocks" in out
     assert "the settings before it return" in err
     end = last_end(folder)
     assert end is not None
     assert end.state == MeasurementEnd.STOPPED
-    assert slow_loader_ms(folder) == 5.0
+    assert slow_loader_ms(folder) == 20.0
 
 
 def test_a_run_that_is_stopped_in_the_middle_says_so(folder: RunFolder) -> None:
@@ -91,7 +91,7 @@ def test_a_run_that_is_stopped_in_the_middle_says_so(folder: RunFolder) -> None:
     end = last_end(folder)
     assert end is not None
     assert end.state == MeasurementEnd.RUN_ENDED
-    assert slow_loader_ms(folder) == 5.0
+    assert slow_loader_ms(folder) == 20.0
 
 
 def test_the_judge_is_a_process_of_its_own(tmp_path: Path) -> None:

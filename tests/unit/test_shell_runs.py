@@ -19,7 +19,8 @@ from tests.warm_start import run_harness
 
 pytestmark = pytest.mark.slow  # each test is a whole run
 
-QUICK = ("mlp", "--slow-loader-ms", "5")
+IDLE = ("mlp", "--slow-loader-ms", "40")
+"""A run that waits most of its time, and leaves the processor to the shell."""
 
 
 def a_supervisor() -> Supervisor:
@@ -62,7 +63,7 @@ def test_an_absent_device_is_refused_with_exit_code_2() -> None:
 
 @pytest.mark.slow
 def test_a_live_run_is_steered_paused_resumed_and_stopped() -> None:
-    assert run_harness("run", *QUICK, "--detach", "--name", "live").returncode == 0
+    assert run_harness("run", *IDLE, "--detach", "--name", "live").returncode == 0
     wait_until_training()
     applied = run_harness("set", "live", "batch_size=64", "amp=bf16")
     assert applied.returncode == 0, applied.stderr
@@ -87,7 +88,7 @@ def test_a_live_run_is_steered_paused_resumed_and_stopped() -> None:
 
 @pytest.mark.slow
 def test_a_run_started_detached_in_json_is_lost_when_killed_with_9_and_keeps_its_steps() -> None:
-    start = json.loads(run_harness("run", *QUICK, "--detach", "--json").stdout)
+    start = json.loads(run_harness("run", *IDLE, "--detach", "--json").stdout)
     assert Path(start["path"]).name == start["run_id"]
     wait_until_training()
     assert signal_run(a_supervisor().home.find(start["run_id"]), signal.SIGKILL)
@@ -100,7 +101,7 @@ def test_a_run_started_detached_in_json_is_lost_when_killed_with_9_and_keeps_its
 @pytest.mark.parametrize("can_be_sent", [True, False])
 def test_one_interrupt_stops_the_run_in_order_even_where_no_command_can_be_sent(can_be_sent: bool) -> None:
     following = subprocess.Popen(
-        [sys.executable, "-m", "harness", "run", *QUICK],
+        [sys.executable, "-m", "harness", "run", *IDLE],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -122,7 +123,7 @@ def test_one_interrupt_stops_the_run_in_order_even_where_no_command_can_be_sent(
 def test_a_terminal_sees_a_line_that_moves() -> None:
     controller, terminal = pty.openpty()
     following = subprocess.Popen(
-        [sys.executable, "-m", "harness", "run", *QUICK, "--max-steps", "200", "--name", "[red]x[/red]"],
+        [sys.executable, "-m", "harness", "run", *IDLE, "--max-steps", "60", "--name", "[red]x[/red]"],
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
@@ -141,7 +142,7 @@ def test_a_terminal_sees_a_line_that_moves() -> None:
     os.close(controller)
     assert following.wait(30) == 0
     text = shown.decode("utf-8", "replace")
-    assert "/200" in text
+    assert "/60" in text
     assert "samples/s" in text
     assert "[red]x[/red]" in text
 
