@@ -1,7 +1,8 @@
 """Text as bytes: of Python's standard library, or of the user's own files."""
 
+import os
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -47,8 +48,7 @@ def shape_of(settings: Settings) -> DataShape:
 def open_standard_library(settings: Settings) -> TextSource:
     """Open the source code of Python's standard library, in the order of its paths, the first 8 MiB."""
     root = Path(sysconfig.get_path("stdlib"))
-    files = (file for file in sorted(root.rglob("*.py")) if "site-packages" not in file.parts)
-    text, _, _ = _read(files, STANDARD_LIBRARY_BYTES)
+    text, _, _ = _read(_modules(root), STANDARD_LIBRARY_BYTES)
     if len(text) <= settings.sequence_length:
         raise SettingError(
             "data", f"Python's standard library has no source files in {str(root)!r}; use data='text'."
@@ -79,6 +79,21 @@ def _note(skipped: list[Path], cut: bool) -> str | None:
     if cut:
         parts.append(f"only the first {_USER_FILES_BYTES // 2**20} MiB are used")
     return "; ".join(parts).capitalize() + "." if parts else None
+
+
+def _modules(folder: Path) -> Iterator[Path]:
+    """Yield the Python files below a folder in the order of their paths. It looks no further than they are
+    taken, and not into installed packages, which may be tens of thousands of files."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            if entry.name != "site-packages":
+                yield from _modules(folder / entry.name)
+        elif entry.name.endswith(".py"):
+            yield folder / entry.name
 
 
 def _read(files: Iterable[Path], limit_bytes: int) -> tuple[NDArray[np.uint8], list[Path], bool]:

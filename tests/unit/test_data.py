@@ -147,6 +147,34 @@ def test_the_standard_library_is_bounded_and_is_python(tmp_path: Path) -> None:
     assert "def " in text
 
 
+def test_the_standard_library_is_read_in_the_order_of_its_paths_without_installed_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (
+        "b.py",
+        "b/a.py",
+        "b/c/d.py",
+        "a.py",
+        "b.txt",
+        "site-packages/big.py",
+        "b/site-packages/x.py",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{name:32}")
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+    source = open_for("stdlib-text", tmp_path, sequence_length=32)
+    text = bytes(source.fetch(np.arange(len(source))).inputs.flatten().tolist()).decode()
+    assert text.split() == ["a.py", "b/a.py", "b/c/d.py"]  # The last sample needs a byte that follows it.
+
+
+def test_without_a_standard_library_another_text_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path / "absent"))
+    with pytest.raises(SettingError, match=r"no source files in .*absent.*use data='text'"):
+        open_for("stdlib-text", tmp_path)
+
+
 def test_own_pictures_are_labelled_by_folder_in_alphabetical_order(tmp_path: Path) -> None:
     source = open_for("images", tmp_path)
     inputs, labels = source.fetch(np.arange(12))
