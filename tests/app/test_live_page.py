@@ -40,14 +40,6 @@ def test_an_empty_home_says_what_to_do(open_page: Open) -> None:
     assert {"Start a run", "Load the simulated runs"} <= {button.label for button in app.button}
 
 
-def test_the_simulated_runs_are_loaded_with_one_button(home: Home, open_page: Open) -> None:
-    app = open_page()
-    app.button(key="load_demo").click().run()
-    assert not app.exception
-    assert len(home.runs()) == len(SCENARIOS)
-    assert "simulated" in texts(app)
-
-
 def test_without_an_address_the_newest_run_is_shown_and_named_in_it(demo: Write, open_page: Open) -> None:
     folder = demo("steady", 100)
     app = open_page()

@@ -14,6 +14,7 @@ from harness.records.run import EventKind, EventRow, RunState, StepFlag, StepRow
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
+from tests.simulated_runs import SimulatedRuns
 
 pytestmark = pytest.mark.slow
 
@@ -26,8 +27,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 @pytest.fixture(scope="module")
-def runs(home: Home) -> dict[str, RunFolder]:
-    return dict(zip(SCENARIOS, write_all(home), strict=True))
+def runs(home: Home, simulated_runs: SimulatedRuns) -> dict[str, RunFolder]:
+    return {key: simulated_runs.copy(home, key) for key in SCENARIOS}
 
 
 def _steps(folder: RunFolder) -> list[StepRow]:
