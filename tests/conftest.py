@@ -73,7 +73,7 @@ if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine is no bug: examples have no time limit each, the whole test has one.
-settings.register_profile("patient", deadline=None, max_examples=40)
+settings.register_profile("patient", deadline=None, max_examples=30)
 # Of `make test-long`.
 settings.register_profile("thorough", deadline=None, max_examples=400)
 # Of `make check`: fewer examples, for the inner loop.

@@ -15,7 +15,7 @@ _BLOCKS = "plot.layout.shapes.filter(shape => shape.type === 'rect').length"
 
 @pytest.fixture(scope="module")
 def run(dashboard: Dashboard) -> RunFolder:
-    return dashboard.begin("measured", slow_loader_ms=8.0)
+    return dashboard.begin("measured", slow_loader_ms=25.0)
 
 
 def _begin(tab: Tab, pairs: int) -> None:

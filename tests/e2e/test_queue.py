@@ -1,4 +1,5 @@
-"""The queue in the browser: a run that is added waits for the one on its device, and starts after it."""
+"""The queue in the browser: a run that is added waits for the one on its device, and starts after it. Of this
+`make test` has the worker, the section of the page and the commands, each apart."""
 
 import pytest
 from playwright.sync_api import expect
@@ -8,7 +9,7 @@ from tests.e2e.serving import LIGHT, Dashboard, end
 from tests.e2e.tab import Tab
 from tests.supervision import until
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 
 def test_a_run_that_is_added_starts_when_its_device_is_free(tab: Tab, dashboard: Dashboard) -> None:
