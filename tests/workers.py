@@ -92,7 +92,8 @@ class Workers:
         if session.config.option.collectonly or session.testsfailed:
             return None  # As without workers.
         reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
-        reporter.showfspath = False  # Those of several workers would alternate.
+        if reporter is not None:
+            reporter.showfspath = False  # Those of several workers would alternate.
         left = FilesLeft([item.nodeid for item in session.items])
         try:
             for number in range(self._count):
