@@ -119,7 +119,7 @@ def a_child(
 
 
 def test_a_run_finishes_and_leaves_one_whole_plain_log(home: Home) -> None:
-    with a_child(home, max_steps=120) as child:
+    with a_child(home, is_fresh=True, max_steps=120) as child:
         assert child.end() == EXIT_OK, child.output
     with LogReader(child.folder.log) as log:
         log.check()
