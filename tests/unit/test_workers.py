@@ -76,12 +76,17 @@ def test_every_kind_of_end_is_reported(tmp_path: Path) -> None:
 
 
 PROCESSES = """
-import os, pytest
+import os, pathlib, pytest, time
+
+HERE = pathlib.Path(__file__)
 
 @pytest.fixture(scope="session")
 def process(): return os.getpid()
 @pytest.mark.parametrize("number", range(3))
 def test_tells_where_it_runs(number, process, tmp_path_factory):
+    HERE.with_suffix(".begun").touch()
+    while len(list(HERE.parent.glob("*.begun"))) < 2:
+        time.sleep(0.01)
     assert process == os.getpid() != os.getppid()
     print("it runs in", process, tmp_path_factory.getbasetemp())
 """
