@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 import tempfile
 import threading
 from importlib import import_module
@@ -96,7 +97,9 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _own_home(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test touches the person's own runs, nor hears their settings."""
+    """No test touches the person's own runs, nor hears their settings, nor leaves another main module, which
+    forked processes would run: that of a page that was tested."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     for name in list(os.environ):
         if name.startswith("STEPSCOPE_"):
             monkeypatch.delenv(name)

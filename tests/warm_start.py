@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.forkserver import _forkserver
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import IO, NoReturn, Self
 
 from harness.files.regular import private_opener
@@ -38,13 +38,7 @@ class ForkedProcess:
     def __init__(self, process: ForkServerProcess) -> None:
         """Starts `process`."""
         self._process = process
-        # A forked process runs the main module of its parent, which after a test of a page is that page.
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = ModuleType("__main__")
-        try:
-            self._process.start()
-        finally:
-            sys.modules["__main__"] = main
+        self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
         # The exit code can be read once. A second thread at the same moment would read an end, and take 255.
