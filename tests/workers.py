@@ -58,7 +58,7 @@ class _Worker:
         return self._code
 
     def give(self, file: Positions) -> None:
-        """Answer that it asked for a file; an empty one lets it end."""
+        """Answer its request for a file; an empty one lets it end."""
         self.given.extend(file)
         self.connection.send(file)
 
