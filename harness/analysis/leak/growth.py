@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.analysis.leak.history import History, Minima, coarse
-from harness.analysis.leak.trend import Floats, Trend, drawdown, trend
+from harness.analysis.leak.trend import Floats, Trend, drawdown, mann_kendall, trend
 from harness.records.memory import LeakVerdict
 
 BLOCKS = 24
@@ -129,7 +129,12 @@ class GrowthJudge:
         is_rising = self._state in _RISING
         blocks = history.blocks()
         returned = _returned(blocks)
-        tests = [_test(stretch, is_rising, returned) for stretch in _stretches(blocks)]
+        # Of a stretch that does not rise only the first one's figures are stated.
+        tests = [
+            _test(stretch, is_rising, returned)
+            for number, stretch in enumerate(_stretches(blocks))
+            if number == 0 or _may_rise(stretch, is_rising)
+        ]
         if not tests:  # After a recent jump the remaining stretch is too short.
             self._state = LeakVerdict.STEADY if self._state is LeakVerdict.TOO_EARLY else self._state
             return Judgment(self._state, history.first_step, history.last_step)
@@ -199,11 +204,10 @@ def _test(blocks: Minima, is_rising: bool, returned: float) -> _StretchTest:
     fell = drawdown(values)
     spread = float(values.max() - values.min())
     falls_back = spread >= LEAST_RISE and fell >= RECOVERED * spread
-    last = trend(steps[-_QUARTER:], values[-_QUARTER:])
-    has_leveled = last.slope <= LEVELED * whole.slope and last.high < SLOWED * whole.slope
-    rises = _rises(whole, minima, DOUBTFUL_Z if is_rising else SURE_Z)
+    rises = _rises(whole, minima, _least_z(is_rising))
     stairs = _stairs(minima, whole.slope)
     may_return = whole.slope * float(steps[-1] - steps[0]) <= AGAIN * returned
+    grows = rises and not falls_back and not may_return and not _has_leveled(minima, whole)
     later_blocks, keeps_growing = _newer_half(blocks), False
     if rises and not stairs and len(later_blocks.values) >= BLOCKS:
         later_minima = coarse(later_blocks, BLOCKS)
@@ -219,12 +223,26 @@ def _test(blocks: Minima, is_rising: bool, returned: float) -> _StretchTest:
         trend=whole,
         since_step=int(blocks.steps[0]),
         span=max(int(steps[-1] - steps[0]), 1),
-        grows=rises and not falls_back and not may_return and not has_leveled,
+        grows=grows,
         keeps_growing=keeps_growing,
         has_teeth=falls_back and _rises_mostly(values),
         fell=fell,
         stairs=stairs,
     )
+
+
+def _has_leveled(minima: Minima, whole: Trend) -> bool:
+    last = trend(minima.steps[-_QUARTER:], minima.values[-_QUARTER:])
+    return last.slope <= LEVELED * whole.slope and last.high < SLOWED * whole.slope
+
+
+def _may_rise(blocks: Minima, is_rising: bool) -> bool:
+    """Return whether a stretch may rise, without the slope, which takes most of the time of its test."""
+    return mann_kendall(coarse(blocks, BLOCKS).values) > _least_z(is_rising)
+
+
+def _least_z(is_rising: bool) -> float:
+    return DOUBTFUL_Z if is_rising else SURE_Z
 
 
 def _returned(blocks: Minima) -> float:

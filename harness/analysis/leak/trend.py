@@ -6,6 +6,7 @@ its interval from the same variance).
 """
 
 from collections import Counter
+from functools import cache
 from math import sqrt
 from typing import NamedTuple
 
@@ -33,11 +34,9 @@ class Trend(NamedTuple):
 
 def trend(x: Floats, y: Floats) -> Trend:
     """Return the trend of `y` over the strictly increasing `x`; both have the same length, at least two."""
-    first, second = _PAIRS.get(len(x)) or _PAIRS.setdefault(len(x), np.triu_indices(len(x), 1))
+    first, second = _pairs(len(x))
     rises = y[second] - y[first]
     deviation = sqrt(_variance(y))
-    score = float(np.sign(rises).sum())
-    z = (abs(score) - 1.0) / deviation * (1 if score > 0 else -1) if score and deviation else 0.0
     slopes = np.sort(rises / (x[second] - x[first]))
     middle = (len(slopes) - 1) / 2
     slope = _middle(slopes)
@@ -45,7 +44,13 @@ def trend(x: Floats, y: Floats) -> Trend:
     rest -= _middle(np.sort(rest))
     half = NORMAL_95 * deviation * sqrt(_memory(rest)) / 2
     low, high = _at(slopes, middle - half), _at(slopes, middle + half)
-    return Trend(z, slope, low, high, 1.4826 * _middle(np.sort(np.abs(rest))))
+    return Trend(_z(rises, deviation), slope, low, high, 1.4826 * _middle(np.sort(np.abs(rest))))
+
+
+def mann_kendall(y: Floats) -> float:
+    """Return the Mann-Kendall statistic `Trend.z` alone, in a third of the time."""
+    first, second = _pairs(len(y))
+    return _z(y[second] - y[first], sqrt(_variance(y)))
 
 
 def drawdown(y: Floats) -> float:
@@ -53,8 +58,16 @@ def drawdown(y: Floats) -> float:
     return float(np.max(np.maximum.accumulate(y) - y))
 
 
-# Index pairs, by the length of the series.
-_PAIRS: dict[int, tuple[npt.NDArray[np.intp], ...]] = {}
+@cache
+def _pairs(length: int) -> tuple[npt.NDArray[np.intp], ...]:
+    """Return the indices of all pairs in a series, those of the earlier values first."""
+    return np.triu_indices(length, 1)
+
+
+def _z(rises: Floats, deviation: float) -> float:
+    """Return the Mann-Kendall statistic from the differences of all pairs."""
+    score = float(np.sign(rises).sum())
+    return (abs(score) - 1.0) / deviation * (1 if score > 0 else -1) if score and deviation else 0.0
 
 
 def _middle(ordered: Floats) -> float:
