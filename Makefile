@@ -7,12 +7,13 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 HOST_PORT ?= 8501
+DEV_FILES := requirements.txt constraints.txt pyproject.toml tests/install_packages.py
 # A test of a browser or of a process waits a third of its time, so that three workers keep two cores busy; with a
 # fourth one none waits for the last file.
 WORKERS = --workers $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 2 ? cores * 3 / 2 : 4)))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long check check-code check-tests demo bench bench-peers ray-check faults gpu-check docs format clean
+.PHONY: help run test test-long check check-code check-tests debian-browser demo bench bench-peers ray-check faults gpu-check docs format clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,14 +24,19 @@ $(VENV)/.runtime: requirements.txt constraints.txt pyproject.toml
 	$(BIN)/python -c "import torch._dynamo, harness.run, scipy.stats, streamlit.web.cli, harness.cli, dashboard.views"
 	@touch $@
 
-$(VENV)/.dev: requirements.txt constraints.txt pyproject.toml tests/install_packages.py
+$(VENV)/.dev: $(DEV_FILES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python tests/install_packages.py
 	@touch $(VENV)/.runtime $@
 
-$(VENV)/.browser: $(VENV)/.dev tests/e2e/install_browser.py
+# Debian's browser is fetched beside the packages; Playwright's own build is installed by one of them.
+$(VENV)/.browser: $(DEV_FILES) tests/e2e/install_browser.py
+	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/.dev debian-browser
 	$(BIN)/python tests/e2e/install_browser.py
 	@touch $@
+
+debian-browser:
+	$(PYTHON) tests/e2e/install_browser.py --debian
 
 run: $(VENV)/.runtime ## open Stepscope at http://localhost:8501
 	$(BIN)/streamlit run dashboard/app.py --server.port $(HOST_PORT)

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _PACKAGES = ("chromium-headless-shell", "fonts-liberation")
@@ -22,24 +23,24 @@ def find_chromium() -> str | None:
     return None
 
 
-def main() -> int:
-    """Install a browser where there is none; 0 when one is there in the end."""
-    result = find_chromium()
-    if result is not None:
-        print(f"Browser: {result}")
-        return 0
-    if shutil.which("apt-get") and os.geteuid() == 0:
+def main(arguments: Sequence[str]) -> int:
+    """Install a browser where there is none; return the exit code. With `--debian` Debian's package alone is
+    tried, with any Python, and where it cannot be had nothing is done."""
+    is_debian_alone = "--debian" in arguments
+    browser = find_chromium()
+    if browser is None and is_debian_alone and shutil.which("apt-get") and os.geteuid() == 0:
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends"]
         for command in (["apt-get", "update", "-qq"], [*install, *_PACKAGES]):
             subprocess.run(command, env=environment, check=False, stdout=subprocess.DEVNULL)
-        result = find_chromium()
-        if result is not None:
-            print(f"Browser: {result}, from Debian's package")
-            return 0
+    if is_debian_alone:
+        return 0
+    if browser is not None:
+        print(f"Browser: {browser}")
+        return 0
     command = [sys.executable, "-m", "playwright", "install", "--only-shell", "chromium"]
     return subprocess.run(command, check=False).returncode
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
