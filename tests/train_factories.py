@@ -14,7 +14,6 @@ from harness.device.protocol import Device
 from harness.device.testing.device import FAKE_FACTS, FakeDevice
 from harness.models.building import build_model
 from harness.records.run import (
-    MAX_SHARED_READING_NS,
     AckRow,
     AmpMode,
     CommandKind,
@@ -34,6 +33,7 @@ from harness.watch.inbox import Inbox
 from harness.watch.instruments import Instruments, open_instruments
 from harness.watch.live_settings import LiveSettings
 from harness.watch.measuring import Measuring
+from harness.watch.memory import MemoryWatch
 from harness.watch.steps import Steps
 from harness.watch.tee import Feed
 from harness.watch.timing import StepTimer, Times
@@ -125,7 +125,7 @@ def open_steps(
     now_ns: Callable[[], int] = time.perf_counter_ns,
     inbox: Inbox | None = None,
     plan: BlockPlan | None = None,
-    shared_ns: int = MAX_SHARED_READING_NS,
+    memory: MemoryWatch | None = None,
     listeners: Mapping[str, StepListener] | None = None,
 ) -> OpenSteps:
     """The training thread's half of a watch over `workload`, without threads and files."""
@@ -137,7 +137,7 @@ def open_steps(
         journal.put,
         journal.take_feed,
         plan=plan,
-        shared_ns=shared_ns,
+        memory=memory,
     )
     live = LiveSettings(instruments.context, workload)
     measuring = Measuring(instruments.context, live)

@@ -76,8 +76,8 @@ RECORDED_FLAGS = int(StepFlag.PROFILED | StepFlag.TRACKED)
 EXCLUDED_FLAGS = int(StepFlag.WARM_UP | StepFlag.TRANSITION) | RECORDED_FLAGS
 
 
-# Short steps that end within this time of each other may share one memory reading.
-MAX_SHARED_READING_NS = 50_000_000
+# A memory reading applies to steps that end within this time of it; without a new one, later steps have none.
+MAX_SHARED_READING_NS = 100_000_000
 
 
 class StepRow(NamedTuple):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from harness.analysis.timing.overhead import ASYNCHRONOUS, SYNCHRONOUS, BlockPlan
 from harness.device.protocol import Device, DeviceClock
-from harness.records.run import MAX_SHARED_READING_NS, DeviceKind, StepRow
+from harness.records.run import DeviceKind, StepRow
 from harness.store.inserts import Row
 from harness.watch.context import Journal, Marks, Progress, RunContext, warning
 from harness.watch.guard import FailureGuard
@@ -47,10 +47,11 @@ def open_instruments(
     is_behind: Callable[[], bool] = lambda: False,
     step_finished: Callable[[int], None] = lambda _step: None,
     plan: BlockPlan | None = None,
-    shared_ns: int = MAX_SHARED_READING_NS,
+    memory: MemoryWatch | None = None,
 ) -> Instruments:
     """Create the instruments of a run that starts now. `put` receives rows before `open_journal(feed,
-    clock_ns)` opens the journal; `is_behind` returns whether rows wait because the log is not written."""
+    clock_ns)` opens the journal; `is_behind` returns whether rows wait because the log is not written. Tests
+    pass a `memory` that reads every step."""
     zero_ns = now_ns()
     progress, marks = Progress(zero_ns), Marks()
 
@@ -61,7 +62,8 @@ def open_instruments(
         message = f"{name} {DROPPED} ({error}); training goes on."
         put(warning(clock_ns(), progress.last_step, name, message))
 
-    guard, memory, device_clock = FailureGuard(dropped), MemoryWatch(device, shared_ns), device.clock()
+    guard, device_clock = FailureGuard(dropped), device.clock()
+    memory = memory or MemoryWatch(device)
     recorder = Recorder(memory, marks, put, zero_ns, has_device_clock=device_clock is not None)
     readings = Readings(is_behind)
     is_cpu = device.facts.kind is DeviceKind.CPU

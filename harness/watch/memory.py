@@ -1,47 +1,73 @@
 """Memory readings at the ends of steps, as often as their overhead allows."""
 
+import time
+from collections import deque
 from collections.abc import Callable
 
 from harness.device.protocol import Device
 from harness.records.run import MAX_SHARED_READING_NS, MemoryReading
 
-# Steps this long have a reading each. Shorter ones share one: on the CPU a reading takes some 60 µs, because
-# malloc's statistics walk lists that training has evicted from the processor's caches.
+# Steps this long have a reading each. Shorter ones share one: on the CPU a reading takes 60 to 200 µs,
+# because malloc's statistics walk lists that training has evicted from the caches.
 OWN_NS = 20_000_000
+# The time between the readings of shorter ones, unless readings are slow.
+SHARED_NS = MAX_SHARED_READING_NS // 2
+# The largest share of the time for readings. Where they take more, as those of a heap with very many free
+# blocks or on a machine with slow memory, fewer steps are read.
+MOST_SHARE = 0.01
+# A single slow reading is no sign of the next one's duration; the median of these is.
+_DURATIONS = 3
 
 # The nine columns of `StepRow` from `allocated_bytes` to `rss_bytes`.
 MemoryColumns = tuple[
     int | None, int | None, int | None, int | None, int | None, int | None, int | None, int | None, int | None
 ]
+_NO_COLUMNS: MemoryColumns = (None,) * 9
 
 
 class MemoryWatch:
     """The memory of each step. Used on the training thread.
 
     A step of `OWN_NS` and longer has its own reading, with the peak within it. Of shorter ones one per
-    `shared_ns` has; between two readings the last one applies, and a peak tracked by the device's allocator
-    is then that since the previous reading.
+    `shared_ns` has, and of all ones fewer if readings take more than `MOST_SHARE` of the time. Between two
+    readings the last one applies for `MAX_SHARED_READING_NS`, then none, and a peak tracked by the device's
+    allocator is that since the previous reading.
 
     Attributes:
-        columns: the newest reading.
+        columns: the newest reading; None in each before the first one, and once it is too old.
         read_ns: time of the newest baseline; None: after the newest step, since a restart.
         due_ns: call `step_ended` for a step after which the next one may end at this time or later.
-        note_peak: measures the peak of a sampled step at the end of a phase.
     """
 
-    def __init__(self, device: Device, shared_ns: int = MAX_SHARED_READING_NS) -> None:
-        self.columns: MemoryColumns = (None,) * 9
+    def __init__(
+        self,
+        device: Device,
+        shared_ns: int = SHARED_NS,
+        cpu_ns: Callable[[], int] = time.thread_time_ns,
+    ) -> None:
+        """`cpu_ns` returns the processor time of the calling thread: on a busy machine a reading that was
+        only interrupted is not slow."""
+        self.columns: MemoryColumns = _NO_COLUMNS
         self._baseline_bytes: int | None = None
         self.read_ns: int | None = None
         self._failures = 0
         self.due_ns = 0
-        self.note_peak = device.note_peak
+        self._note_peak = device.note_peak
+        self._notes = 0
         self._read_memory = device.read_memory
         self._rss_bytes = device.rss_bytes
         self._shared_ns = shared_ns
+        self._cpu_ns = cpu_ns
+        self._durations_ns: deque[int] = deque(maxlen=_DURATIONS)
+        self._next_ns = 0
         self._is_sampled = True
         self._unsettled_steps = 0
         self._on_change: Callable[[bool], None] | None = None
+
+    @property
+    def is_sampled(self) -> bool:
+        """Return whether the current step is to be read. May be called from any thread."""
+        return self._is_sampled
 
     @property
     def baseline_bytes(self) -> int | None:
@@ -52,14 +78,19 @@ class MemoryWatch:
         """Return the age of the baseline at `end_ns`, the end of the newest step; 0: read then or later."""
         return 0 if self.read_ns is None else max(0, end_ns - self.read_ns)
 
+    def note_peak(self) -> None:
+        """Measure the peak of a sampled step at the end of a phase."""
+        self._notes += 1
+        self._note_peak()
+
     def restart(self, steps: int) -> None:
         """Discard the reading and the peak after a change, and read each of the next `steps` steps, however
         short."""
         reading = self._read_memory()
         self._baseline_bytes, self.read_ns = reading.allocated_bytes, None
         self._failures = _failures(reading)
-        self.columns = (None,) * 9
-        self.due_ns = 0
+        self.columns = _NO_COLUMNS
+        self.due_ns = self._next_ns = 0
         self._unsettled_steps = steps
         self._set_sampled(True)
 
@@ -76,16 +107,33 @@ class MemoryWatch:
     def step_ended(self, now_ns: int, step_ns: int) -> None:
         """Read the memory if it is due, at the end of a step of `step_ns`, the expected duration of the
         next."""
-        if self._is_sampled or now_ns >= self.due_ns:
-            reading = self._read_memory()
-            self.columns = (*reading, self._rss_bytes())
-            if reading.allocated_bytes is not None:
-                self._baseline_bytes, self.read_ns = reading.allocated_bytes, now_ns
-            self._failures = _failures(reading)
-            self._unsettled_steps -= 1
-            is_own = self._unsettled_steps > 0 or step_ns >= OWN_NS
-            self.due_ns = now_ns + (0 if is_own else self._shared_ns)
-        self._set_sampled(now_ns + step_ns >= self.due_ns)
+        if self._is_sampled or now_ns >= self._next_ns:
+            self._read(now_ns, step_ns)
+        elif now_ns >= self.due_ns:
+            self.columns, self.due_ns = _NO_COLUMNS, self._next_ns
+        self._set_sampled(now_ns + step_ns >= self._next_ns)
+
+    def _read(self, now_ns: int, step_ns: int) -> None:
+        began_ns = self._cpu_ns()
+        reading = self._read_memory()
+        self._durations_ns.append(self._cpu_ns() - began_ns)
+        self.columns = (*reading, self._rss_bytes())
+        if reading.allocated_bytes is not None:
+            self._baseline_bytes, self.read_ns = reading.allocated_bytes, now_ns
+        self._failures = _failures(reading)
+        readings, self._notes = self._notes + 1, 0
+        self._unsettled_steps -= 1
+        if self._unsettled_steps > 0:
+            self.due_ns = self._next_ns = now_ns
+            return
+        self._next_ns = now_ns + max(0 if step_ns >= OWN_NS else self._shared_ns, self._pause_ns(readings))
+        self.due_ns = min(self._next_ns, now_ns + MAX_SHARED_READING_NS)
+
+    def _pause_ns(self, readings: int) -> int:
+        """Return the least time between two sampled steps of so many readings each."""
+        if len(self._durations_ns) < _DURATIONS:
+            return 0
+        return int(sorted(self._durations_ns)[_DURATIONS // 2] * readings / MOST_SHARE)
 
     def _set_sampled(self, is_sampled: bool) -> None:
         if is_sampled is not self._is_sampled:

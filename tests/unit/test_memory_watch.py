@@ -2,8 +2,13 @@
 
 from typing import Any
 
-from harness.records.run import MAX_SHARED_READING_NS, MemoryReading
-from harness.watch.memory import OWN_NS, MemoryWatch
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.device.cpu.device import CpuDevice
+from harness.records.run import MemoryReading
+from harness.watch.memory import MOST_SHARE, OWN_NS, SHARED_NS, MemoryWatch
 from tests.train_factories import a_device
 
 MS = 1_000_000
@@ -12,15 +17,19 @@ MS = 1_000_000
 class CountingDevice:
     """Stands in for a device: each reading is numbered."""
 
-    def __init__(self) -> None:
+    def __init__(self, reading_ns: int = 0) -> None:
         self.notes = 0
         self.readings = 0
+        self.reading_ns = reading_ns
+        self.spent_ns = 0
 
     def note_peak(self) -> None:
         self.notes += 1
+        self.spent_ns += self.reading_ns
 
     def read_memory(self) -> MemoryReading:
         self.readings += 1
+        self.spent_ns += self.reading_ns
         return MemoryReading(self.readings, *(None,) * 7)
 
     def rss_bytes(self) -> int:
@@ -28,7 +37,7 @@ class CountingDevice:
 
 
 def a_watch(device: Any) -> MemoryWatch:
-    return MemoryWatch(device)
+    return MemoryWatch(device, cpu_ns=lambda: device.spent_ns)
 
 
 def run_steps(watch: MemoryWatch, step_ns: int, steps: int, now_ns: int = 0) -> list[int | None]:
@@ -38,6 +47,7 @@ def run_steps(watch: MemoryWatch, step_ns: int, steps: int, now_ns: int = 0) -> 
     observed = []
     for _ in range(steps):
         if looking[-1]:
+            watch.note_peak()
             watch.note_peak()
         now_ns += step_ns
         if now_ns + step_ns >= watch.due_ns:
@@ -49,15 +59,15 @@ def run_steps(watch: MemoryWatch, step_ns: int, steps: int, now_ns: int = 0) -> 
 def test_every_long_step_has_a_reading_and_a_look_of_its_own() -> None:
     device = CountingDevice()
     assert run_steps(a_watch(device), OWN_NS, 10) == list(range(1, 11))
-    assert device.notes == 10
+    assert device.notes == 20
 
 
 def test_short_steps_share_readings() -> None:
     device = CountingDevice()
-    observed = run_steps(a_watch(device), MAX_SHARED_READING_NS // 5, 50)
+    observed = run_steps(a_watch(device), SHARED_NS // 5, 50)
     assert 8 <= device.readings <= 12
     assert observed == sorted(observed, key=lambda number: number or 0)
-    assert device.notes == device.readings
+    assert device.notes == 2 * device.readings
 
 
 def test_a_step_that_turns_out_long_is_read_all_the_same() -> None:
@@ -89,6 +99,106 @@ def test_after_a_change_every_step_is_read_and_nothing_from_before_it_is_shown()
     assert len(set(observed[6:])) == 1
 
 
+def test_where_readings_are_slow_fewer_steps_are_read_and_each_with_its_peak() -> None:
+    device = CountingDevice(reading_ns=180_000)
+    observed = run_steps(a_watch(device), 35 * MS, 40)
+    assert observed[:2] == [1, 2]
+    assert observed[2:] == [number for number in range(3, 22) for _ in "ab"]
+    assert device.notes == 2 * device.readings
+
+
+def test_every_reading_of_a_step_counts() -> None:
+    device = CountingDevice(reading_ns=180_000)
+    watch = a_watch(device)
+    for number in range(40):
+        if watch.is_sampled:
+            for _micro_batch in range(8):
+                watch.note_peak()
+        watch.step_ended((number + 1) * 100 * MS, 100 * MS)
+    assert device.spent_ns <= MOST_SHARE * 40 * 100 * MS + 3 * 9 * device.reading_ns
+
+
+def test_a_reading_applies_for_a_tenth_of_a_second() -> None:
+    device = CountingDevice(reading_ns=600_000)
+    watch = a_watch(device)
+    run_steps(watch, 60 * MS, 2)
+    assert run_steps(watch, 60 * MS, 7, now_ns=120 * MS) == [3, 3, None, 4, 4, None, 5]
+    assert watch.baseline_bytes == 5
+
+
+def test_after_a_change_every_step_is_read_however_slow_readings_are() -> None:
+    device = CountingDevice(reading_ns=5 * MS)
+    watch = a_watch(device)
+    run_steps(watch, 35 * MS, 10)
+    before = device.readings
+    watch.restart(6)
+    observed = run_steps(watch, 35 * MS, 12, now_ns=350 * MS)
+    assert observed[:6] == [before + 2 + step for step in range(6)]
+    assert observed[6:9] == [before + 7, before + 7, None]
+
+
+def test_a_single_slow_reading_is_none_that_counts() -> None:
+    device = CountingDevice()
+    watch = a_watch(device)
+    for number in range(12):
+        device.reading_ns = 5 * MS if number % 4 == 3 else 0
+        run_steps(watch, OWN_NS, 1, now_ns=number * OWN_NS)
+    assert device.readings == 12
+
+
+def test_a_reading_that_was_only_interrupted_is_not_slow() -> None:
+    device = CountingDevice()
+    watch = MemoryWatch(device, cpu_ns=lambda: 0)  # type: ignore[arg-type]
+    device.reading_ns = 50 * MS  # Of wall time.
+    assert run_steps(watch, OWN_NS, 10) == list(range(1, 11))
+
+
+def test_when_readings_are_fast_again_every_step_is_read() -> None:
+    device = CountingDevice(reading_ns=MS)
+    watch = a_watch(device)
+    run_steps(watch, OWN_NS, 40)
+    device.reading_ns = 1_000
+    run_steps(watch, OWN_NS, 40, now_ns=40 * OWN_NS)
+    before = device.readings
+    run_steps(watch, OWN_NS, 10, now_ns=80 * OWN_NS)
+    assert device.readings == before + 10
+
+
+@given(
+    step_ns=st.integers(MS // 2, 300 * MS),
+    durations_ns=st.lists(st.integers(1_000, 20 * MS), min_size=1, max_size=5),
+)
+def test_readings_take_a_bounded_share_of_the_time(step_ns: int, durations_ns: list[int]) -> None:
+    device = CountingDevice()
+    watch = a_watch(device)
+    now_ns = 0
+    for duration_ns in durations_ns:
+        device.reading_ns = duration_ns
+        run_steps(watch, step_ns, 5, now_ns)  # It takes some readings to know how long they take.
+        now_ns += 5 * step_ns
+    device.spent_ns = 0
+    steps = max(1_000, 3 * int(3 * max(durations_ns) / MOST_SHARE / step_ns))
+    run_steps(watch, step_ns, steps, now_ns)
+    learning_ns = 9 * max(durations_ns)
+    assert device.spent_ns - learning_ns <= MOST_SHARE * steps * step_ns + 3 * max(durations_ns)
+
+
+@pytest.mark.slow
+def test_many_free_blocks_in_the_real_heap_make_fewer_steps_read() -> None:
+    device = CpuDevice.open()
+    watch = MemoryWatch(device)
+    watch.restart(1)
+    blocks = [bytes(2000) for _ in range(200_000)]
+    del blocks[::2]
+    readings, now_ns = [], 0
+    for _ in range(200):
+        now_ns += OWN_NS
+        if now_ns + OWN_NS >= watch.due_ns:
+            watch.step_ended(now_ns, OWN_NS)
+        readings.append(watch.read_ns)
+    assert 4 <= len(set(readings)) <= 50
+
+
 def test_failures_count_from_the_newest_reading() -> None:
     earlier = MemoryReading(*(None,) * 6, alloc_retries=2, ooms=1)
     later, uncounted = earlier._replace(alloc_retries=3), MemoryReading(*(None,) * 8)
@@ -102,8 +212,8 @@ def test_failures_count_from_the_newest_reading() -> None:
     assert not watch.has_failures(later)
 
 
-class SlowHeapDevice(CountingDevice):
-    """Its readings are missing from the second on, as while a reading of the heap would take too long."""
+class UnreadableDevice(CountingDevice):
+    """Its readings are missing from the second on, as of a malloc that cannot be read."""
 
     def read_memory(self) -> MemoryReading:
         reading = super().read_memory()
@@ -118,7 +228,7 @@ def test_the_level_is_as_old_as_its_reading() -> None:
 
 
 def test_a_reading_that_is_missing_makes_the_level_older_and_no_other() -> None:
-    watch = a_watch(SlowHeapDevice())
+    watch = a_watch(UnreadableDevice())
     run_steps(watch, step_ns=100 * MS, steps=3)
     assert (watch.baseline_bytes, watch.age_ns(300 * MS)) == (1, 200 * MS)
 

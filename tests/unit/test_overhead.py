@@ -310,7 +310,7 @@ def test_the_cost_is_said_with_its_interval_and_its_share() -> None:
 
 def test_nobody_takes_the_time_between_two_ends_for_a_long_step() -> None:
     clock, progress = Clock(), Progress(0, 5, (0, 10))
-    watch = PeakWatch(a_context(clock_ns=clock, progress=progress))
+    watch = PeakWatch(a_context(clock_ns=clock, progress=progress), MemoryWatch(a_device()))
     clock.now_ns = 3 * LONG_NS
     assert watch._is_long()
     progress.unobserve([20, 2 * LONG_NS])

@@ -11,6 +11,7 @@ from harness.device.testing.device import FakeAllocator, FakeQueue
 from harness.records.run import CommandKind, CommandState, StepRow
 from harness.train.loop import train
 from harness.watch.inbox import Inbox
+from harness.watch.memory import MemoryWatch
 from tests.train_factories import FakeJournal, a_command, a_workload, open_steps
 
 MIB = 1 << 20
@@ -31,7 +32,8 @@ class Trained:
         self.journal, inbox = FakeJournal(), Inbox()
         workload = a_workload(device, max_steps=STEPS)
         device.begin_memory()
-        instruments, _, steps, _ = open_steps(device, workload, self.journal, inbox=inbox, shared_ns=0)
+        memory = MemoryWatch(device, shared_ns=0, cpu_ns=lambda: 0)  # Reads every step.
+        instruments, _, steps, _ = open_steps(device, workload, self.journal, inbox=inbox, memory=memory)
         for command in commands:
             inbox.put(command)  # type: ignore[arg-type]  # commands all
         taken = train(workload, steps)

@@ -26,7 +26,8 @@ from harness.watch.jobs.commands import CommandPoll
 from harness.watch.jobs.peak import IDLE_PERIOD_S, LONG_NS, READ_PERIOD_S, PeakWatch
 from harness.watch.jobs.sampler import Job, Sampler, every
 from harness.watch.jobs.telemetry import WORKERS_EVERY, TelemetryRecorder
-from tests.train_factories import Clock, FakeJournal, a_command, a_context, raising
+from harness.watch.memory import MemoryWatch
+from tests.train_factories import Clock, FakeJournal, a_command, a_context, a_device, raising
 
 SOON_S = 10.0
 
@@ -84,14 +85,21 @@ def test_closing_before_the_start_and_twice_is_harmless() -> None:
 class PeakReads:
     def __init__(self) -> None:
         self.count = 0
+        self.work_s = 0.0
 
     def sample_peak(self) -> None:
         self.count += 1
+        ends_s = time.thread_time() + self.work_s
+        while time.thread_time() < ends_s:
+            pass
 
 
-def a_peak_watch(progress: Progress, clock: Clock) -> tuple[PeakWatch, PeakReads]:
+def a_peak_watch(
+    progress: Progress, clock: Clock, memory: MemoryWatch | None = None
+) -> tuple[PeakWatch, PeakReads]:
     device: Any = PeakReads()
-    return PeakWatch(a_context(device, clock_ns=clock, progress=progress)), device
+    context = a_context(device, clock_ns=clock, progress=progress)
+    return PeakWatch(context, memory or MemoryWatch(a_device())), device
 
 
 def test_the_peak_is_not_looked_for_within_short_steps() -> None:
@@ -114,6 +122,22 @@ def test_the_peak_is_looked_for_when_the_step_under_way_turns_out_long() -> None
     clock.now_ns = LONG_NS
     watch.sample()
     assert (peak_reads.count, watch.pause_s()) == (1, READ_PERIOD_S)
+
+
+def test_the_peak_is_not_looked_for_within_a_step_that_is_not_read() -> None:
+    memory = MemoryWatch(a_device())
+    memory.step_ended(0, step_ns=1)
+    assert not memory.is_sampled
+    watch, peak_reads = a_peak_watch(Progress(0, 5, (-LONG_NS, 0)), Clock(), memory)
+    watch.sample()
+    assert peak_reads.count == 0
+
+
+def test_the_peak_is_looked_for_less_often_where_that_takes_long() -> None:
+    watch, peak_reads = a_peak_watch(Progress(0, 5, (-LONG_NS, 0)), Clock())
+    peak_reads.work_s = 0.01
+    watch.sample()
+    assert 1.0 <= watch.pause_s() <= 10.0
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 from harness.device.event_clock import EventClock
 from harness.device.protocol import PhaseTimes, StepTicket
 from harness.device.testing.device import FakeDevice, FakeQueue
-from harness.records.run import MAX_SHARED_READING_NS, Phase
-from harness.watch.memory import MemoryWatch
+from harness.records.run import Phase
+from harness.watch.memory import SHARED_NS, MemoryWatch
 from harness.watch.timing import StepTimer, Times, phases_ns
 from tests.train_factories import Clock
 
@@ -114,11 +114,11 @@ def test_the_peak_is_not_looked_for_in_a_step_that_shares_a_reading() -> None:
     clock, device = Clock(), PeakDevice()
     memory = MemoryWatch(device)
     timer = StepTimer(clock, None, memory)
-    memory.step_ended(MAX_SHARED_READING_NS, 1)
+    memory.step_ended(SHARED_NS, 1)
     take_step(timer, clock, 1, 1, 1, 1, 1)
     assert device.peak_reads == 0
-    memory.step_ended(2 * MAX_SHARED_READING_NS, 1)
-    memory.step_ended(3 * MAX_SHARED_READING_NS - 1, 1)
+    memory.step_ended(2 * SHARED_NS, 1)
+    memory.step_ended(3 * SHARED_NS - 1, 1)
     take_step(timer, clock, 1, 1, 1, 1, 1)
     assert device.peak_reads == 2
 

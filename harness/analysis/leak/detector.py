@@ -43,15 +43,16 @@ class ReadingFilter:
 
     def __init__(self) -> None:
         self._due_ns = 0
-        self._last: tuple[int | None, int | None] = (None, None)
+        self._last: tuple[int | None, ...] = ()
 
     def pick(self, rows: Iterable[StepRow]) -> list[StepRow]:
         """Return the rows, in order, with a new reading. Takes a fraction of a microsecond per row."""
         picked = []
         for row in rows:
-            if row.t_ns >= self._due_ns or (row.allocated_bytes, row.rss_bytes) != self._last:
+            reading = row.allocated_bytes, row.reserved_bytes, row.rss_bytes
+            if row.t_ns >= self._due_ns or reading != self._last:
                 self._due_ns = row.t_ns + MAX_SHARED_READING_NS
-                self._last = row.allocated_bytes, row.rss_bytes
+                self._last = reading
                 picked.append(row)
         return picked
 

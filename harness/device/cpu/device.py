@@ -28,7 +28,6 @@ class CpuDevice:
     def __init__(self, heap: Heap | None, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.facts = cpu_facts(heap)
         self.torch_device = torch.device("cpu")
-        self._clock_ns = clock_ns
         self._rss = RssGauge(clock_ns)
         self._heap = heap
         self._meter = None if heap is None else HeapMeter(heap)
@@ -70,9 +69,8 @@ class CpuDevice:
     def read_memory(self) -> MemoryReading:
         """Read the memory of this step, in about 1 µs with warm caches (see `harness.watch.memory` for cold
         ones). The peak is a lower bound: the highest value read."""
-        now_ns = self._clock_ns()
-        allocated, peak = (None, None) if self._meter is None else self._meter.read(now_ns)
-        return MemoryReading(allocated, self._rss.read(now_ns), None, peak, None, None, None, None)
+        allocated, peak = (None, None) if self._meter is None else self._meter.read()
+        return MemoryReading(allocated, self._rss.read(), None, peak, None, None, None, None)
 
     def read_allocator(self) -> AllocatorReading:
         """Return what malloc holds beyond `begin_memory`, as a cap counts it. Free chunks are not

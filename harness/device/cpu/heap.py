@@ -1,12 +1,11 @@
-"""The memory of glibc's malloc: "allocated" on the CPU, read in well under a microsecond.
+"""The memory of glibc's malloc: "allocated" on the CPU, read in about a microsecond with warm caches.
 
 torch's CPU allocator takes every tensor from malloc, so `mallinfo2` (glibc ≥ 2.33) counts each byte of it. It
 also counts the interpreter and other libraries, so a baseline is subtracted. The call walks malloc's free
-lists: with 100,000 free chunks it is slow, and `HeapMeter` then reads rarely, so that training is not slowed.
+lists: with 100,000 free chunks it takes milliseconds. `harness.watch.memory` reads less often then.
 """
 
 import ctypes
-import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -118,16 +117,6 @@ def heap_bytes(info: HeapInfo) -> int:
     return info.arena + info.hblkhd
 
 
-_SLOW_NS = 50_000
-_FAST_NS = 25_000
-# One slow call may be due to cold caches, three are not.
-_SLOW_IN_A_ROW = 3
-_TIMED_EVERY_NS = 10_000_000
-# Calls are slow when they take more than 1/200 (0.5 %) of the time between two readings; then readings are
-# spaced so that they take no more than that.
-_RARE_SHARE = 200
-
-
 class HeapMeter:
     """Allocated bytes above a baseline, and their peak since the last reading.
 
@@ -135,19 +124,12 @@ class HeapMeter:
     calls; memory allocated and freed between two readings is not included.
     """
 
-    def __init__(self, heap: Heap, cpu_ns: Callable[[], int] = time.thread_time_ns) -> None:
-        """`cpu_ns` returns the calling thread's CPU time: on a busy machine a call that was only interrupted
-        is not slow."""
+    def __init__(self, heap: Heap) -> None:
         self._info = heap.info
-        self._cpu_ns = cpu_ns
         self._baseline = 0
         self._peak = 0
         self._window = 0
         self._sampled = (0, 0)
-        self._rare = False
-        self._slow_calls = 0
-        self._due_ns = 0
-        self._read_ns = 0
 
     def begin(self) -> None:
         """Set the current in-use bytes as the baseline."""
@@ -155,8 +137,6 @@ class HeapMeter:
 
     def note(self) -> None:
         """Read once, on the training thread."""
-        if self._rare:
-            return
         info = self._info()
         used = info.uordblks + info.hblkhd
         if used > self._peak:
@@ -164,47 +144,22 @@ class HeapMeter:
 
     def sample(self) -> None:
         """Read once, from one other thread. The value belongs to the window in which the reading began."""
-        if self._rare:
-            return
         window = self._window
         used = in_use(self._info())
         sampled_window, peak = self._sampled
         if sampled_window != window or used > peak:
             self._sampled = (window, used)
 
-    def read(self, now_ns: int) -> tuple[int | None, int | None]:
-        """Return (allocated, peak) in bytes above the baseline, and start a new peak window.
-
-        `now_ns` is the current time of the monotonic clock. While calls are slow the peak is None, because it
-        is not measured, and so is allocated until the next call is due.
-        """
+    def read(self) -> tuple[int, int]:
+        """Return (allocated, peak) in bytes above the baseline, and start a new peak window."""
         window = self._window
         self._window = window + 1
-        due = now_ns >= self._due_ns
-        has_peak = not self._rare
-        if not has_peak and not due:
-            return None, None
-        began_ns = self._cpu_ns() if due else 0
         info = self._info()
         used = info.uordblks + info.hblkhd
-        if due:
-            self._weigh(now_ns, self._cpu_ns() - began_ns)
         peak = self._peak if self._peak > used else used
         sampled_window, sampled = self._sampled
         if sampled_window == window and sampled > peak:
             peak = sampled
         self._peak = 0
-        self._read_ns = now_ns
         baseline = self._baseline
-        allocated = used - baseline if used > baseline else 0
-        return allocated, (peak - baseline if peak > baseline else 0) if has_peak else None
-
-    def _weigh(self, now_ns: int, cost_ns: int) -> None:
-        if cost_ns > _SLOW_NS and cost_ns * _RARE_SHARE > now_ns - self._read_ns:
-            self._slow_calls += 1
-            self._rare = self._rare or self._slow_calls >= _SLOW_IN_A_ROW
-        else:
-            self._slow_calls = 0
-            self._rare = self._rare and cost_ns > _FAST_NS
-        pause_ns = cost_ns * _RARE_SHARE if self._rare else 0
-        self._due_ns = now_ns + max(_TIMED_EVERY_NS, pause_ns)
+        return used - baseline if used > baseline else 0, peak - baseline if peak > baseline else 0

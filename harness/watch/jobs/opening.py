@@ -43,6 +43,6 @@ def open_jobs(
         Job("stall watch", every(SAMPLE_PERIOD_S), stall.check),
     ]
     if device.samples_peak:
-        peak = PeakWatch(context)
+        peak = PeakWatch(context, instruments.memory)
         jobs.append(Job("peak", peak.pause_s, peak.sample))
     return jobs
