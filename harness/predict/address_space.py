@@ -40,6 +40,7 @@ class AddressSpace:
         )
         self._library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
         self._library.malloc.restype, self._library.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+        self._library.free.restype, self._library.free.argtypes = None, (ctypes.c_void_p,)
         self._filler: tuple[int, int] | None = None
         self._separate_blocks()
 
@@ -51,14 +52,14 @@ class AddressSpace:
     def measure(self, call: Callable[[], Result]) -> tuple[int, Result]:
         """Run `call`; return its high-water mark in bytes beyond the memory left at its return (which
         includes its result), and its result. Raises the errors of `call`."""
+        self._fill_holes()
         self._fill_gap()
         result = call()
         peak_bytes, now_bytes = self._sizes()
         return peak_bytes - now_bytes, result
 
     def _separate_blocks(self) -> None:
-        """Configure malloc to map large blocks separately and to return every free page. Existing free chunks
-        that are large enough are allocated and never freed, so that none is reused."""
+        """Configure malloc to map large blocks separately and to return every free page."""
         for option, value in (
             (_M_MMAP_THRESHOLD, _LARGE_BYTES),
             (_M_TOP_PAD, 0),
@@ -67,10 +68,16 @@ class AddressSpace:
         ):
             self._library.mallopt(ctypes.c_int(option), ctypes.c_int(value))
         self._heap.trim(0)
+
+    def _fill_holes(self) -> None:
+        """Allocate, for good, the free chunks of the heap that are large enough for a large block, so that
+        none is reused: malloc maps a block only where no chunk fits. Calls leave new ones, as does what they
+        import."""
         mapped = self._heap.info().hblks
         for _ in range(_MOST_HOLES):
-            self._library.malloc(_LARGE_BYTES)
+            block = self._library.malloc(_LARGE_BYTES)
             if self._heap.info().hblks > mapped:
+                self._library.free(block)
                 break
 
     def _fill_gap(self) -> None:

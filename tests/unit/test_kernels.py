@@ -57,6 +57,25 @@ def test_a_kernels_own_memory_is_measured_to_the_page() -> None:
     assert failed[0] == "none"
 
 
+_HOLES = """
+import torch
+from harness.device.cpu.heap import open_heap
+from harness.predict.address_space import AddressSpace
+
+space = AddressSpace(open_heap())
+for _ in range(2):
+    small = [bytes(8_000) for _ in range(2_000)]
+    last = bytes(8_000)  # Above them, so that the heap does not shrink.
+    del small
+    print(space.measure(lambda: torch.empty(1 << 20).numel())[0])
+"""
+
+
+def test_memory_that_would_fit_into_holes_of_the_heap_is_measured_too() -> None:
+    """What is imported meanwhile leaves such holes, above all where Python keeps no compiled modules."""
+    assert [int(line) for line in run_script(_HOLES).split()] == pytest.approx([4 << 20] * 2, abs=8192)
+
+
 _METER = """
 import sys
 from pathlib import Path
