@@ -109,6 +109,8 @@ class Device(TensorDevice, Protocol):
 
     # True when the step's peak has to be sampled (`sample_peak`), because no allocator tracks it.
     samples_peak: bool
+    # True where reserved memory is the process's RSS.
+    reserves_rss: bool
 
     def activate(self) -> None:
         """Make it the calling thread's current device, if torch has one."""

@@ -29,12 +29,12 @@ class MemoryWatch:
     """The memory of each step. Used on the training thread.
 
     A step of `OWN_NS` and longer has its own reading, with the peak within it. Of shorter ones one per
-    `shared_ns` has, and of all ones fewer if readings take more than `MOST_SHARE` of the time. Between two
-    readings the last one applies for `MAX_SHARED_READING_NS`, then none, and a peak tracked by the device's
-    allocator is that since the previous reading.
+    `shared_ns` has. Of all ones fewer have if readings take more than `MOST_SHARE` of the time; the others
+    have the process's RSS. Between two readings the last one applies for `MAX_SHARED_READING_NS`, and a peak
+    tracked by the device's allocator is that since the previous reading.
 
     Attributes:
-        columns: the newest reading; None in each before the first one, and once it is too old.
+        columns: the newest reading; without the allocator's once they are too old.
         read_ns: time of the newest baseline; None: after the newest step, since a restart.
         due_ns: call `step_ended` for a step after which the next one may end at this time or later.
     """
@@ -56,10 +56,11 @@ class MemoryWatch:
         self._notes = 0
         self._read_memory = device.read_memory
         self._rss_bytes = device.rss_bytes
+        self._reserves_rss = device.reserves_rss
         self._shared_ns = shared_ns
         self._cpu_ns = cpu_ns
         self._durations_ns: deque[int] = deque(maxlen=_DURATIONS)
-        self._next_ns = 0
+        self._next_ns = self._columns_ns = 0
         self._is_sampled = True
         self._unsettled_steps = 0
         self._on_change: Callable[[bool], None] | None = None
@@ -110,14 +111,17 @@ class MemoryWatch:
         if self._is_sampled or now_ns >= self._next_ns:
             self._read(now_ns, step_ns)
         elif now_ns >= self.due_ns:
-            self.columns, self.due_ns = _NO_COLUMNS, self._next_ns
+            self.due_ns = min(now_ns + self._shared_by(step_ns), self._next_ns)
+            if now_ns >= self._columns_ns + MAX_SHARED_READING_NS:
+                rss_bytes = self._rss_bytes()
+                self.columns = (None, rss_bytes if self._reserves_rss else None, *(None,) * 6, rss_bytes)
         self._set_sampled(now_ns + step_ns >= self._next_ns)
 
     def _read(self, now_ns: int, step_ns: int) -> None:
         began_ns = self._cpu_ns()
         reading = self._read_memory()
         self._durations_ns.append(self._cpu_ns() - began_ns)
-        self.columns = (*reading, self._rss_bytes())
+        self.columns, self._columns_ns = (*reading, self._rss_bytes()), now_ns
         if reading.allocated_bytes is not None:
             self._baseline_bytes, self.read_ns = reading.allocated_bytes, now_ns
         self._failures = _failures(reading)
@@ -126,8 +130,12 @@ class MemoryWatch:
         if self._unsettled_steps > 0:
             self.due_ns = self._next_ns = now_ns
             return
-        self._next_ns = now_ns + max(0 if step_ns >= OWN_NS else self._shared_ns, self._pause_ns(readings))
-        self.due_ns = min(self._next_ns, now_ns + MAX_SHARED_READING_NS)
+        self.due_ns = now_ns + self._shared_by(step_ns)
+        self._next_ns = max(self.due_ns, now_ns + self._pause_ns(readings))
+
+    def _shared_by(self, step_ns: int) -> int:
+        """Return how long steps of `step_ns` share a reading that is not slow."""
+        return 0 if step_ns >= OWN_NS else self._shared_ns
 
     def _pause_ns(self, readings: int) -> int:
         """Return the least time between two sampled steps of so many readings each."""

@@ -23,7 +23,7 @@ class ReferenceWork(StepAction):
     """Runs the reference work after a step of a CPU training, 25 times per second at most.
 
     Where short steps share a reading of the memory, it runs before the step that is read: such steps take
-    longer anyway, and more of them would cost more than the work itself. It waits a period for such a step.
+    longer anyway, and more of them would cost more than the work itself.
     """
 
     only_measures = True
@@ -39,8 +39,7 @@ class ReferenceWork(StepAction):
     def deadline_ns(self) -> int | None:
         """The moment of the next measurement, on the run's clock."""
         progress = self._context.progress
-        before_reading_ns = self._memory.due_ns - progress.last_step_ns - progress.zero_ns
-        return max(self._due_ns, min(before_reading_ns, self._due_ns + PERIOD_NS))
+        return max(self._due_ns, self._memory.due_ns - progress.last_step_ns - progress.zero_ns)
 
     def before_step(self, boundary: Boundary) -> None:
         """Run the work if it is due, and record it with the step that has just ended."""

@@ -17,6 +17,8 @@ MS = 1_000_000
 class CountingDevice:
     """Stands in for a device: each reading is numbered."""
 
+    reserves_rss = True
+
     def __init__(self, reading_ns: int = 0) -> None:
         self.notes = 0
         self.readings = 0
@@ -122,8 +124,23 @@ def test_a_reading_applies_for_a_tenth_of_a_second() -> None:
     device = CountingDevice(reading_ns=600_000)
     watch = a_watch(device)
     run_steps(watch, 60 * MS, 2)
-    assert run_steps(watch, 60 * MS, 7, now_ns=120 * MS) == [3, 3, None, 4, 4, None, 5]
-    assert watch.baseline_bytes == 5
+    assert run_steps(watch, 60 * MS, 6, now_ns=120 * MS) == [3, 3, None, 4, 4, None]
+    assert watch.baseline_bytes == 4
+    assert watch.columns == (None, 42, *(None,) * 6, 42)  # The RSS can be read at any time.
+
+
+def test_short_steps_have_the_rss_as_often_as_before() -> None:
+    device = CountingDevice(reading_ns=5 * MS)
+    watch = a_watch(device)
+    run_steps(watch, OWN_NS, 4)
+    begin_ns, looks = 4 * OWN_NS, []
+    for now_ns in range(begin_ns, begin_ns + 1_000 * MS, MS):
+        if now_ns + MS >= watch.due_ns:
+            watch.step_ended(now_ns, MS)
+            looks.append(now_ns)
+    assert 15 <= len(looks) <= 45
+    assert device.readings == 3
+    assert watch.columns[1] == 42
 
 
 def test_after_a_change_every_step_is_read_however_slow_readings_are() -> None:

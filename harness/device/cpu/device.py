@@ -24,6 +24,7 @@ class CpuDevice:
     """Implements `harness.device.protocol.Device`. The CPU is synchronous and needs no device clock."""
 
     samples_peak = True
+    reserves_rss = True
 
     def __init__(self, heap: Heap | None, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.facts = cpu_facts(heap)

@@ -26,6 +26,7 @@ class CudaDevice:
     """Implements `harness.device.protocol.Device`, for one process at a time."""
 
     samples_peak = False
+    reserves_rss = False
 
     def __init__(
         self,

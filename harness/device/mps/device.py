@@ -33,6 +33,7 @@ class MpsDevice:
     """Implements `harness.device.protocol.Device`. A machine has one."""
 
     samples_peak = True
+    reserves_rss = False
 
     def __init__(
         self,

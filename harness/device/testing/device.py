@@ -215,6 +215,7 @@ class FakeDevice:
         self._steps = 0
 
     samples_peak = False
+    reserves_rss = False
 
     def activate(self) -> None:
         """Do nothing: there is one device."""

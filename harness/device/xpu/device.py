@@ -25,6 +25,7 @@ class XpuDevice:
     """Implements `harness.device.protocol.Device`, for one process at a time."""
 
     samples_peak = False
+    reserves_rss = False
 
     def __init__(
         self,
