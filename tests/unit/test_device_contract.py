@@ -81,6 +81,11 @@ def test_figures_are_whole_bytes_or_missing(device: Device) -> None:
         assert value is None or value >= 0
 
 
+def test_reserved_memory_is_the_rss_only_where_a_device_says_so(device: Device) -> None:
+    reserved_bytes, rss_bytes = device.read_memory().reserved_bytes, device.rss_bytes()
+    assert (reserved_bytes is not None and reserved_bytes == rss_bytes) is device.reserves_rss
+
+
 def test_how_memory_is_cut_up_adds_up_and_can_be_asked_from_any_thread(device: Device) -> None:
     tensor = torch.zeros(64 * MIB, dtype=torch.uint8, device=device.torch_device)
     readings: list[AllocatorReading] = []
