@@ -29,9 +29,9 @@ class MemoryWatch:
     """The memory of each step. Used on the training thread.
 
     A step of `OWN_NS` and longer has its own reading, with the peak within it. Of shorter ones one per
-    `shared_ns` has. Of all ones fewer have if readings take more than `MOST_SHARE` of the time; the others
-    have the process's RSS. Between two readings the last one applies for `MAX_SHARED_READING_NS`, and a peak
-    tracked by the device's allocator is that since the previous reading.
+    `shared_ns` has. If readings take more than `MOST_SHARE` of the time, fewer steps of any length are read.
+    A reading applies to later steps for `MAX_SHARED_READING_NS`; after that they have the process's RSS
+    alone. A peak tracked by the device's allocator is that since the previous reading.
 
     Attributes:
         columns: the newest reading; without the allocator's once they are too old.
