@@ -7,13 +7,13 @@ from collections.abc import Callable
 from harness.device.protocol import Device
 from harness.records.run import MAX_SHARED_READING_NS, MemoryReading
 
-# Steps this long have a reading each. Shorter ones share one: on the CPU a reading takes 60 to 200 µs,
+# Steps this long have a reading each. Shorter ones share one: on the CPU a reading takes 45 to 250 µs,
 # because malloc's statistics walk lists that training has evicted from the caches.
 OWN_NS = 20_000_000
 # The time between the readings of shorter ones, unless readings are slow.
 SHARED_NS = MAX_SHARED_READING_NS // 2
-# The largest share of the time for readings. Where they take more, as those of a heap with very many free
-# blocks or on a machine with slow memory, fewer steps are read.
+# The largest share of the time for readings. Where they take more, as those of a heap with many free blocks,
+# fewer steps are read.
 MOST_SHARE = 0.01
 # A single slow reading is no sign of the next one's duration; the median of these is.
 _DURATIONS = 3
