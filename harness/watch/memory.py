@@ -7,7 +7,7 @@ from collections.abc import Callable
 from harness.device.protocol import Device
 from harness.records.run import MAX_SHARED_READING_NS, MemoryReading
 
-# Steps this long have a reading each. Shorter ones share one: on the CPU a reading takes 45 to 250 µs,
+# Steps this long have a reading each. Shorter ones share one: on the CPU a reading takes 40 to 200 µs,
 # because malloc's statistics walk lists that training has evicted from the caches.
 OWN_NS = 20_000_000
 # The time between the readings of shorter ones, unless readings are slow.

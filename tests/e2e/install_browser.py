@@ -23,18 +23,24 @@ def find_chromium() -> str | None:
     return None
 
 
+def install_debian_package() -> None:
+    """Install Debian's browser where there is none, and leave everything as it is where that cannot be done.
+    Any Python can run this; the packages of the tests are not needed."""
+    if find_chromium() is not None or shutil.which("apt-get") is None or os.geteuid() != 0:
+        return
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends"]
+    for command in (["apt-get", "update", "-qq"], [*install, *_PACKAGES]):
+        subprocess.run(command, env=environment, check=False, stdout=subprocess.DEVNULL)
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Install a browser where there is none; return the exit code. With `--debian` Debian's package alone is
-    tried, with any Python, and where it cannot be had nothing is done."""
-    is_debian_alone = "--debian" in arguments
-    browser = find_chromium()
-    if browser is None and is_debian_alone and shutil.which("apt-get") and os.geteuid() == 0:
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends"]
-        for command in (["apt-get", "update", "-qq"], [*install, *_PACKAGES]):
-            subprocess.run(command, env=environment, check=False, stdout=subprocess.DEVNULL)
-    if is_debian_alone:
+    """Install Debian's browser alone with `--debian`, else Playwright's own where there is none; return the
+    exit code."""
+    if "--debian" in arguments:
+        install_debian_package()
         return 0
+    browser = find_chromium()
     if browser is not None:
         print(f"Browser: {browser}")
         return 0

@@ -8,7 +8,7 @@ MIB = 1 << 20
 
 
 class ScriptedHeap:
-    """A heap whose figures the test sets."""
+    """A heap with the figures that a test sets."""
 
     def __init__(self) -> None:
         self.used = 0

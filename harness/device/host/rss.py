@@ -26,10 +26,9 @@ class RssGauge:
         self._bytes = 0
         self._due_ns = clock_ns()
 
-    def read(self, now_ns: int | None = None) -> int:
-        """Return the RSS in bytes. `now_ns`, the time of the monotonic clock, saves reading the clock."""
-        if now_ns is None:
-            now_ns = self._clock_ns()
+    def read(self) -> int:
+        """Return the RSS in bytes."""
+        now_ns = self._clock_ns()
         if now_ns >= self._due_ns:
             self._due_ns = now_ns + _EVERY_NS
             self._bytes = self._measure()
