@@ -76,8 +76,8 @@ RECORDED_FLAGS = int(StepFlag.PROFILED | StepFlag.TRACKED)
 EXCLUDED_FLAGS = int(StepFlag.WARM_UP | StepFlag.TRANSITION) | RECORDED_FLAGS
 
 
-# A memory reading applies to steps that end within this time of it; without a new one, later steps have the RSS
-# alone.
+# A memory reading applies to steps that end within this time of it. Without a new one, later steps have the
+# RSS alone.
 MAX_SHARED_READING_NS = 100_000_000
 
 
