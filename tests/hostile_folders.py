@@ -14,6 +14,7 @@ from harness.records.run import CommandKind, CommandRow, ExitRow, StepRow
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.home import Home
+from harness.store.limits import check_files
 
 FILES = (
     "request.json",
@@ -58,7 +59,9 @@ def whole_run(home: Home, scenario: str = "oom", run_id: str = "20260101-000000-
 
 
 def edit(folder: RunFolder, *statements: str, file: str = "log.sqlite3") -> None:
-    """Change a file of the run by SQL, the schema too."""
+    """Change a file of the run by SQL, the schema too. Raises OSError where SQLite would wait for a pipe that
+    an earlier change has put in place of its journal."""
+    check_files(folder.path / file)
     connection = sqlite3.connect(folder.path / file, isolation_level=None)
     try:
         connection.execute("PRAGMA writable_schema = ON")
@@ -277,6 +280,7 @@ def _change_rows(folder: RunFolder, chance: random.Random) -> str:
     try:
         if chance.random() < 0.6:
             loosen(folder)
+        check_files(path)
         connection = sqlite3.connect(path, timeout=0.1)
         tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
         table = chance.choice(sorted(tables))

@@ -151,5 +151,5 @@ def test_without_a_change_before_it_there_is_nothing_to_roll_back(home: Home) ->
     with a_child(home, is_fresh=True, **LIGHT | {"batch_size": TOO_LARGE}) as child:
         assert child.end() == EXIT_OUT_OF_MEMORY, child.output
         (failure,) = child.events(EventKind.OOM)
-    assert "no change of settings came right before it" in failure.message
+    assert "there is no recent change of settings to roll back" in failure.message
     assert "oom_policy=halve" in failure.message
