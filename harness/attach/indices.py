@@ -55,6 +55,13 @@ class Epoch:
             sent.append(batch)
             yield batch
 
+    def size_of_sent(self, later: int) -> int | None:
+        """Return the number of indices in the batch that was handed out before the `later` last ones; None:
+        unknown, as where a sampler's unit may be a whole batch that the dataset makes."""
+        if later >= len(self._sent) or type(batch := self._sent[-1 - later]) is not list:
+            return None
+        return len(batch)
+
     def go_on(self, size: int | None, undelivered: int, most_sent: int) -> "Epoch":
         """Return the rest of this epoch in batches of `size`: first the units of the last `undelivered`
         batches. This one is over then, unless `take_back` undoes it."""

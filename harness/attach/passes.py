@@ -17,6 +17,8 @@ from harness.attach.indices import IndexStream, is_grouped
 from harness.errors import StepscopeError
 
 _DEFAULT_PREFETCH = 2
+# Of batches none of whose dimensions counts samples, such as the nodes of several graphs.
+_NO_AXIS = -1
 
 
 class LoaderValues(NamedTuple):
@@ -50,7 +52,8 @@ class LoaderPass:
         values: the values with which its iterator was opened.
         batches: torch's iterator, which an exchange replaces.
         is_over: whether the script has seen its end.
-        axis: the dimension of its batches that counts samples; None before the first batch.
+        axis: the dimension of its batches that counts samples; None before the first batch, negative without
+            one.
         early_samples: the number of samples in its newest batch before training began; None: unknown.
     """
 
@@ -93,10 +96,14 @@ class LoaderPass:
         return batch
 
     def samples_of(self, batch: Any) -> int | None:
-        """Return the number of samples in a batch of this pass; None: unknown."""
+        """Return the number of samples in the newest batch of this pass; None: unknown."""
+        drawn = self._drawn
         if self.axis is None:
-            self.axis = batch_axis(batch, self.values.batch_size)
-        return samples_of(batch, self.axis)
+            axis = batch_axis(batch, self.values.batch_size)
+            self.axis = axis if drawn in (None, samples_of(batch, axis)) else _NO_AXIS
+        if drawn is not None:
+            return drawn
+        return None if self.axis == _NO_AXIS else samples_of(batch, self.axis)
 
     @property
     def is_tried(self) -> bool:
@@ -157,6 +164,14 @@ class LoaderPass:
     def _stream(self) -> IndexStream | None:
         stream = getattr(self.batches, "_index_sampler", None)
         return stream if isinstance(stream, IndexStream) else None
+
+    @property
+    def _drawn(self) -> int | None:
+        """The number of indices that the newest batch was loaded from; None: unknown."""
+        stream = self._stream
+        if stream is None or stream.epoch is None or not getattr(self.batches, "_in_order", True):
+            return None
+        return stream.epoch.size_of_sent(self._loaded_ahead)
 
     @property
     def _loaded_ahead(self) -> int:
