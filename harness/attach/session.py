@@ -25,6 +25,7 @@ from harness.attach.discovery import (
     owns,
     owns_all,
     replicas,
+    trained_values,
 )
 from harness.attach.ending import Ending, ending_of
 from harness.attach.entries import StepEntries
@@ -311,7 +312,7 @@ class Session:
         watch = self._open_watch(device, settings, recorded)
         context = watch.context
         context.journal.put(SettingsRow(1, 1, 0, recorded, "{}", None))
-        context.journal.put(ModelSizeRow(sum(p.numel() for p in model.parameters() if p.requires_grad)))
+        self._record_size(watch, training)
         live = ScriptLiveSettings(context, switches, self._member and self._member.consent)
         # Entered before the steps, so that it ends after them, when the device is idle.
         self._stack.callback(self.remarks.close)
@@ -375,9 +376,16 @@ class Session:
         self._followed.update(models)
         self._kinds.update(map(type, models))
         self._hooks.follow(models)
+        assert self.watch is not None
+        self._record_size(self.watch, training)
         if self._member is not None:
             for replica in replicas(models):
                 observation.steps.follow_ranks(replica)
+
+    def _record_size(self, watch: Watch, training: ScriptTraining) -> None:
+        size = trained_values(training.models, training.optimizers)
+        if size is not None:
+            watch.context.journal.put(ModelSizeRow(size))
 
     def _report(self, message: str) -> None:
         if self._observation is not None:
