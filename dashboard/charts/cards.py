@@ -10,6 +10,7 @@ from typing import NamedTuple
 from dashboard.buckets import BucketTable, sparkpoint, tail
 from harness import words
 from harness.analysis.memory.pressure import TIGHT, VERY_TIGHT
+from harness.analysis.timing.throughput import samples_per_s
 from harness.records.floats import decode_float
 from harness.records.run import EXCLUDED_FLAGS, DeviceKind, DeviceSampleRow, StepRow
 
@@ -123,11 +124,10 @@ def _step_time(source: LiveCardData) -> Card:
     if not rows:
         return _none("step", "Step time", "step", "no step yet")
     middle = statistics.median(row.step_ns for row in rows)
-    elapsed_ns = sum(row.step_ns for row in rows)
-    note = words.rate(sum(row.samples for row in rows) * 1e9 / elapsed_ns) if elapsed_ns else ""
-    text = (
-        f"Median of the last {len(rows)} steps, without warm-up and transition steps, and their throughput."
-    )
+    rate = samples_per_s(rows)
+    note = "" if rate is None else words.rate(rate)
+    throughput = "their throughput" if note else "no throughput: their number of samples is unknown"
+    text = f"Median of the last {len(rows)} steps, without warm-up and transition steps; {throughput}."
     spark = _series(source, lambda row: row.step_ns)
     return Card("step", "Step time", words.duration(middle), note, "plain", text, "step", spark)
 

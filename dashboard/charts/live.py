@@ -160,15 +160,16 @@ def _times(live: Live, x: Array) -> list[dict[str, Any]]:
     if live.phases:
         return [*_phases(live, x), most]
     mean = line("step mean", x, step.mean / MS, "y2", "@step", ",.2f} ms", 1.8)
-    if not _has_loader(live):
+    if not _is_measured(live, "data_wait_ns"):
         return [most, mean]
     wait = live.steps.band("data_wait_ns")
     return [most, mean, line("data wait", x, wait.mean / MS, "y2", "@data_wait", ",.2f} ms")]
 
 
-def _has_loader(live: Live) -> bool:
-    """Return whether the loop waited for a loader. Without one the log has 0, which nothing measured."""
-    return _top(live.steps.band("data_wait_ns")) > 0
+def _is_measured(live: Live, column: str) -> bool:
+    """Return whether a phase was measured. The log has 0 where nothing did, as the data wait without a loader
+    and a script's copies on the CPU."""
+    return _top(live.steps.band(column)) > 0
 
 
 def _phases(live: Live, x: Array) -> list[dict[str, Any]]:
@@ -176,8 +177,10 @@ def _phases(live: Live, x: Array) -> list[dict[str, Any]]:
     prefix = "device_" if live.device_clock else ""
     rest = steps.band("step_ns").mean.copy()
     traces = []
-    for phase in (*(["data_wait"] if _has_loader(live) else []), "h2d", "forward", "backward", "optimizer"):
+    for phase in ("data_wait", "h2d", "forward", "backward", "optimizer"):
         source = "data_wait_ns" if phase == "data_wait" else f"{prefix}{phase}_ns"
+        if not _is_measured(live, source):
+            continue
         y = steps.band(source).mean
         rest -= np.nan_to_num(y)
         traces.append(_stacked(part_label(phase), x, y / MS, f"@{phase}"))

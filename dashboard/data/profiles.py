@@ -92,7 +92,7 @@ def samples_words(folder: RunFolder, old: ProfileRow, new: ProfileRow) -> str:
     with LogReader(folder.log) as reader:
         steps = [reader.steps(row.first_step, row.first_step) for row in (old, new)]
     batches = [step.samples for rows in steps for step in rows]
-    if len(batches) < len(steps) or batches[0] == batches[1]:
+    if len(batches) < len(steps) or batches[0] == batches[1] or not all(batches):
         return ""
     before, after = (words.plural(samples, "sample") for samples in batches)
     return f"All times are per step: {before} in #{old.profile_id}, {after} in #{new.profile_id}."

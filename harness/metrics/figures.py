@@ -68,7 +68,7 @@ def _read(reader: LogReader, figures: RunFigures) -> RunFigures:
     unobserved_samples, unobserved_tokens = reader.overhead.unobserved_work()
     totals = {column: _total(series, column) for column in columns}
     return figures._replace(
-        samples=_sum(series, "samples_sum", unobserved_samples),
+        samples=_sum(series, "samples_sum", unobserved_samples) or None,
         tokens=_sum(series, "tokens_sum", unobserved_tokens),
         non_finite_losses=_sum(series, "non_finite_sum", 0),
         steps=totals[_STEP],
@@ -84,9 +84,10 @@ _PHASE_COLUMNS = {f"{phase}_ns": (phase, "cpu") for phase in Phase} | {
 
 
 def _total(series: StepSeries, column: str) -> Total | None:
+    """Return the total of a time; None without steps, and where nothing measured it: then the log has 0."""
     count = sum(series.column(f"{column}_count"))
     sum_ns = sum(value for value in series.column(f"{column}_sum") if value is not None)
-    return Total(count, sum_ns / _NS_PER_S) if count else None
+    return Total(count, sum_ns / _NS_PER_S) if count and sum_ns else None
 
 
 def _sum(series: StepSeries, column: str, unobserved: int | None) -> int | None:

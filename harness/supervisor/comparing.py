@@ -117,7 +117,7 @@ def _steady(rows: Sequence[StepRow], stride: int) -> list[SteadyStep]:
     return [
         SteadyStep(row.step, row.step_ns, row.samples, row.peak_allocated_bytes, stride, row.step_ns * stride)
         for row in rows
-        if not row.flags & EXCLUDED_FLAGS and row.step_ns > 0 and row.samples > 0
+        if not row.flags & EXCLUDED_FLAGS and row.step_ns > 0
     ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.analysis.timing.throughput import samples_per_s
 from harness.errors import LogError, LogMissingError
 from harness.records.run import EXCLUDED_FLAGS, RunRow, RunState, StepRow
 from harness.store.folder import RunFolder
@@ -168,7 +169,7 @@ def _pace(recent: Sequence[StepRow]) -> tuple[float | None, float | None]:
     elapsed_ns = sum(row.step_ns for row in rows)
     if not rows or elapsed_ns <= 0:
         return None, None
-    return statistics.median(row.step_ns for row in rows), sum(row.samples for row in rows) / elapsed_ns * 1e9
+    return statistics.median(row.step_ns for row in rows), samples_per_s(rows)
 
 
 def _peaks(totals: LogTotals | None) -> tuple[int | None, int | None]:

@@ -38,6 +38,21 @@ def test_runs_of_different_batch_sizes_are_compared_by_samples_per_second() -> N
     assert pair.verdict.startswith("'b' was faster than 'a' (samples per second")
 
 
+@pytest.mark.parametrize("samples", [0, 32])
+def test_a_run_with_an_unknown_number_of_samples_is_compared_by_its_steps(samples: int) -> None:
+    pair = compare_pair(some_run("a", samples=samples), some_run("b", 1.5 * STEP_NS, seed=1, samples=0))
+    assert pair.figure("samples_per_s").after is None
+    assert pair.verdict.startswith("'b' was slower than 'a' (step time, median 2.00 ms → 3.0")
+
+
+def test_some_steps_with_an_unknown_number_of_samples_leave_the_rate_without_an_interval() -> None:
+    run = some_run("b", seed=1)
+    partly = run._replace(steady=[run.steady[0]._replace(samples=0), *run.steady[1:]])
+    figure = compare_pair(some_run("a"), partly).figure("samples_per_s")
+    assert figure.ratio == pytest.approx(1, abs=0.02)
+    assert (figure.low, figure.high) == (None, None)
+
+
 def test_the_sentence_says_that_each_run_took_place_once_and_which_settings_differ() -> None:
     other = some_run("b", settings={"batch_size": 64, "amp": "off", "dropout": 0.1})
     assert compare_pair(some_run("a"), other).verdict == (

@@ -215,6 +215,12 @@ def test_without_a_loader_no_data_wait_is_drawn(phases: bool) -> None:
     assert ["data wait" in of_one for of_one in names] == [False, True]
 
 
+def test_a_phase_that_nothing_measured_is_not_drawn() -> None:
+    figure = live.figure(a_live(a_frame(forward_ns=3e6, h2d_ns=0.0, optimizer_ns=0.0), phases=True))
+    stacked = [trace["name"] for trace in figure["data"] if trace.get("stackgroup") == "phases"]
+    assert stacked == ["data wait", "forward", "rest"]
+
+
 def test_phases_add_up_to_the_step() -> None:
     frame = a_frame(h2d_ns=1e6, forward_ns=3e6, backward_ns=4e6, optimizer_ns=0.5e6)
     figure = live.figure(a_live(frame, phases=True))
@@ -294,6 +300,14 @@ def test_without_a_loader_the_data_wait_is_not_available() -> None:
     assert card.missing
     assert card.value == "n/a"
     assert "run.steps" in card.help
+
+
+def test_steps_with_an_unknown_number_of_samples_have_no_throughput() -> None:
+    rows = [a_step(step)._replace(samples=0) for step in range(5)]
+    card, known = _cards(rows)["step"], _cards([a_step(step) for step in range(5)])["step"]
+    assert (card.value, card.note) == (known.value, "")
+    assert "their number of samples is unknown" in card.help
+    assert known.note.endswith("samples/s")
 
 
 def test_a_starved_run_turns_the_data_wait_amber() -> None:

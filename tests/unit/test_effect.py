@@ -125,6 +125,18 @@ def test_a_difference_below_a_hundredth_is_none_that_matters() -> None:
     )
 
 
+@pytest.mark.parametrize("samples", [(0, 0), (32, 0)])
+def test_steps_with_an_unknown_number_of_samples_are_compared_without_a_throughput(
+    samples: tuple[int, int],
+) -> None:
+    change = observe(some_times([20 * MS] * 600, [30 * MS] * 400, samples=samples), 2)
+    assert change.step_ns is not None
+    assert change.step_ns.ratio == pytest.approx(1.5)
+    assert (change.samples_per_s, change.sample_ns) == (None, None)
+    assert change.verdict.startswith("Observed over 10 s on each side: undisturbed step 20.0 ms → 30.0 ms")
+    assert "throughput" not in change.verdict
+
+
 def test_slow_steps_that_went_away_show_in_the_throughput() -> None:
     waiting = [20 * MS if step % 4 else 100 * MS for step in range(600)]
     change = observe(some_times(waiting, [20 * MS] * 1200), 2)

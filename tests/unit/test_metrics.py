@@ -5,6 +5,7 @@ import math
 import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from harness.metrics import Exposition
 from harness.metrics.exposition import ENDED_S, SHARED_S
 from harness.records.floats import FloatState
 from harness.records.overhead import UnobservedRow
-from harness.records.run import EventKind, RunState
+from harness.records.run import EventKind, RunState, StepRow
 from harness.settings.resolve import resolve
 from harness.store.appender import LogAppender
 from harness.store.folder import RunFolder
@@ -40,8 +41,11 @@ def a_home() -> Home:
     return Home.locate(None, os.environ)
 
 
-def an_exposed_run(name: str = "cnn-1", **values: object) -> RunFolder:
-    """Steps 1 to 19, an unobserved one, and step 21 with a loss of NaN; ended now."""
+def an_exposed_run(
+    name: str = "cnn-1", change: Callable[[StepRow], StepRow] = lambda row: row, **values: object
+) -> RunFolder:
+    """Steps 1 to 19, an unobserved one, and step 21 with a loss of NaN; ended now. `change` is applied to the
+    steps."""
     folder = a_home().create(name, resolve({"model": "mlp"}), time.time_ns())
     run = a_run(folder.run_id, name)._replace(
         settings=resolve({"model": "mlp"}).model_dump_json(),
@@ -53,11 +57,10 @@ def an_exposed_run(name: str = "cnn-1", **values: object) -> RunFolder:
         ended_unix_ns=time.time_ns(),
     )
     last = a_step(21, None, FloatState.NAN.value)
+    rows = [change(row) for row in (*steps(1, 19), last)]
+    unobserved = UnobservedRow(20, 20, 40, 2_000_000, rows[0].samples, None, 0)
     with LogAppender(folder.log, run._replace(**values)) as appender:  # type: ignore[arg-type]  # its fields
-        appender.append(
-            [*steps(1, 19), last],
-            [UnobservedRow(20, 20, 40, 2_000_000, 32, None, 0), a_device_sample(0, 5), an_event()],
-        )
+        appender.append(rows, [unobserved, a_device_sample(0, 5), an_event()])
     return folder
 
 
@@ -107,6 +110,15 @@ def test_what_was_not_measured_has_no_series() -> None:
     assert not names & {"stepscope_tokens_total", "stepscope_device_power_watts"}
     clocks = {s.labels["clock"] for s in samples(an_exposition()) if "clock" in s.labels}
     assert clocks == {"cpu"}
+
+
+def test_an_unknown_number_of_samples_and_a_phase_that_nothing_measured_have_no_series() -> None:
+    an_exposed_run(change=lambda row: row._replace(samples=0, h2d_ns=0))
+    exposed = samples(an_exposition())
+    assert "stepscope_samples_total" not in {s.name for s in exposed}
+    phases = {s.labels["phase"] for s in exposed if s.labels.get("clock") == "cpu"}
+    assert "forward" in phases
+    assert "h2d" not in phases
 
 
 def test_an_ended_run_is_exposed_for_a_while() -> None:

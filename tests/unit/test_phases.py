@@ -44,6 +44,27 @@ def test_communication_is_a_part_of_its_own_where_every_step_has_it() -> None:
     assert analyze(rows).cpu == whole
 
 
+@pytest.mark.parametrize("part", ["data_wait", "h2d", "forward", "backward", "optimizer"])
+def test_a_phase_that_nothing_measured_is_no_part_of_the_step(part: str) -> None:
+    times_ns = {"h2d_ns": 500_000, f"{part}_ns": 0}
+    rows = [row._replace(**times_ns) for row in some_steps(wait=2.0, rest=1.0)]
+    cpu = analyze(rows).cpu
+    assert cpu is not None
+    parts = [entry.part for entry in cpu.parts]
+    assert StepPart(part) not in parts
+    assert len(parts) == 5
+    assert sum(entry.share for entry in cpu.parts) == pytest.approx(1.0)
+
+
+def test_steps_with_an_unknown_number_of_samples_have_no_part_in_the_throughput() -> None:
+    rows = some_steps(20)
+    known = analyze(rows).samples_per_s
+    partly = [row._replace(samples=0) if row.step % 2 else row for row in rows]
+    assert known is not None
+    assert analyze(partly).samples_per_s == pytest.approx(known)
+    assert analyze([row._replace(samples=0) for row in rows]).samples_per_s is None
+
+
 def test_percentiles_are_those_of_the_steady_state_steps() -> None:
     rows = [a_timed_step(step, forward=step) for step in range(1, 102)]
     cpu = analyze(rows).cpu

@@ -56,8 +56,9 @@ class RunFacts(NamedTuple):
 
     @property
     def samples_per_step(self) -> float | None:
-        """Mean number of samples of the steady-state steps."""
-        return sum(step.samples for step in self.steady) / len(self.steady) if self.steady else None
+        """Mean number of samples of the steady-state steps; None without one whose samples are known."""
+        known = [step.samples for step in self.steady if step.samples]
+        return sum(known) / len(known) if known else None
 
     @property
     def change_note(self) -> str | None:

@@ -139,10 +139,13 @@ def _pair_figure(figure: NamedFigure, baseline: RunFacts, other: RunFacts) -> Pa
 def _interval(
     statistic: Callable[[StepWindow], Estimate], before: Sequence[Any], after: Sequence[Any]
 ) -> Difference | None:
-    """Return the difference of the logarithms; None if either run has too few steady-state steps."""
+    """Return the difference of the logarithms; None if either run has too few steady-state steps, or, for
+    samples per second, one whose samples are unknown."""
+    windows = StepWindow(before), StepWindow(after)
     if min(len(before), len(after)) < MIN_STEPS:
         return None
-    windows = StepWindow(before), StepWindow(after)
+    if statistic is sample_rate and not all(window.has_samples for window in windows):
+        return None
     history = [
         pair
         for window in windows
@@ -177,8 +180,9 @@ def _quoted(run: RunFacts) -> str:
 
 
 def _speed(a: str, b: str, baseline: RunFacts, other: RunFacts, pair: RunPair) -> str:
-    is_same_batch = baseline.samples_per_step == other.samples_per_step
-    figure = pair.figure("step_time" if is_same_batch else "samples_per_s")
+    batches = {baseline.samples_per_step, other.samples_per_step}
+    is_by_step = len(batches) == 1 or None in batches
+    figure = pair.figure("step_time" if is_by_step else "samples_per_s")
     if figure.ratio is None:
         lacking = a if figure.before is None else b
         return f"The speed of {a} and {b} cannot be compared: {lacking} has no steady-state step"
@@ -196,7 +200,7 @@ def _speed(a: str, b: str, baseline: RunFacts, other: RunFacts, pair: RunPair) -
     )
     if not figure.is_visible:
         return f"No difference in speed between {a} and {b} was detectable ({figures})"
-    is_faster = (figure.ratio < 1) == is_same_batch
+    is_faster = (figure.ratio < 1) == is_by_step
     return f"{b} was {'faster' if is_faster else 'slower'} than {a} ({figures})"
 
 

@@ -253,7 +253,7 @@ _ALL_STEPS = FigureKind(
 )
 THROUGHPUT = FigureKind(
     "samples/s, all steps",
-    lambda b: 1e9 * b.samples / b.total_ns if b.total_ns else None,
+    lambda b: 1e9 * b.samples / b.total_ns if b.samples and b.total_ns else None,
     words.fine_rate,
     Word.SLOWER,
     Word.FASTER,

@@ -88,8 +88,8 @@ class ObservedChange(NamedTuple):
     """The differences around a change; None while there is too little data.
 
     `step_ns` is the undisturbed step, a low quantile; `sample_ns` the same per sample if the batch size
-    changed, else None. `seconds` is the length of the windows, 0 without windows. `left_out` is the number of
-    excluded (flagged) steps.
+    changed, else None. `samples_per_s` is None where the samples of a step are unknown. `seconds` is the
+    length of the windows, 0 without windows. `left_out` is the number of excluded (flagged) steps.
     """
 
     steps_before: int
@@ -171,7 +171,7 @@ def _sides(by_version: Mapping[int, StepWindow], version: int) -> tuple[StepWind
 class _Effects(NamedTuple):
     step_ns: FigureChange
     sample_ns: FigureChange | None
-    samples_per_s: FigureChange
+    samples_per_s: FigureChange | None
     peak_bytes: FigureChange | None
 
 
@@ -217,11 +217,18 @@ def _more_precise(undisturbed: _StepEffects, at_equal_speed: _StepEffects) -> tu
 
 def _effects(before: StepWindow, after: StepWindow, history: Chains, compared: _StepEffects) -> _Effects:
     step_ns, per_sample = compared
+    return _Effects(step_ns, per_sample, _rates(before, after, history), _peaks(before, after, history))
+
+
+def _rates(before: StepWindow, after: StepWindow, history: Chains) -> FigureChange | None:
+    """Compare the samples per second; None where the samples of a step are unknown."""
+    if not (before.has_samples and after.has_samples):
+        return None
+    history = [chain for chain in history if all(window.has_samples for window in chain)]
     rate = _compared(before, after, history, sample_rate, RATE_ERRORS)
     if not are_apart(before, after, samples_per_time, NONE):
         rate = _including_one(rate)
-    rate = rate._replace(before=rate.before * 1e9, after=rate.after * 1e9)
-    return _Effects(step_ns, per_sample, rate, _peaks(before, after, history))
+    return rate._replace(before=rate.before * 1e9, after=rate.after * 1e9)
 
 
 def _unknown(before: StepWindow, after: StepWindow, is_closed: bool) -> ObservedChange:
@@ -268,9 +275,10 @@ def _including_one(effect: FigureChange, *ratios: float) -> FigureChange:
 def _per_sample(
     step_ns: FigureChange, floor: float, before: StepWindow, after: StepWindow, share: float
 ) -> FigureChange | None:
-    """Return the undisturbed time per sample; None if the number of samples per step is unchanged."""
+    """Return the undisturbed time per sample; None if the number of samples per step is unchanged, or
+    unknown."""
     old, new = before.steps[-1].samples, after.steps[-1].samples
-    if old == new or not old or not new:
+    if old == new or not (before.has_samples and after.has_samples):
         return None
     factor = old / new
     effect = FigureChange(

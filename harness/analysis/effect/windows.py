@@ -47,6 +47,11 @@ class StepWindow(NamedTuple):
         """Return the shortest beginning with `seconds` and `count` steps; all steps if there are fewer."""
         return StepWindow(self.steps[: _needed(self.steps, seconds, count)])
 
+    @property
+    def has_samples(self) -> bool:
+        """Return whether the number of samples of every step is known."""
+        return all(step.samples for step in self.steps)
+
     def halves(self) -> tuple["StepWindow", "StepWindow"]:
         """Split into two windows of equal time."""
         first, second = self.blocks(2)
@@ -75,12 +80,12 @@ Chains = Sequence[Sequence[StepWindow]]
 
 def stretches(steps: Sequence[StepTime]) -> dict[int, StepWindow]:
     """Return the steady-state steps by version of the settings. A pause is part of the flagged step after it.
-    Rows without a time or samples, which no run writes, are excluded."""
+    Rows without a time, which no run writes, are excluded."""
     by_version: dict[int, list[SteadyStep]] = {}
     earlier: StepTime | None = None
     for row in steps:
         steady_steps = by_version.setdefault(row.settings_version, [])
-        if not row.flags and row.step_ns > 0 and row.samples > 0:
+        if not row.flags and row.step_ns > 0:
             count = 1 if earlier is None else row.step - earlier.step
             passed_ns = row.step_ns if earlier is None else max(1, row.t_ns - earlier.t_ns)
             peak_bytes = row.peak_allocated_bytes

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from harness.analysis.timing.throughput import samples_per_s
 from harness.records.run import EXCLUDED_FLAGS, StepRow
 
 Floats = npt.NDArray[np.float64]
@@ -158,7 +159,7 @@ def analyze(rows: Sequence[StepRow], costs: Mapping[int, StepCost] | None = None
         cpu,
         _device(steady),
         _launch(steady),
-        sum(row.samples for row in steady) / elapsed_s if elapsed_s else None,
+        samples_per_s(steady),
         sum(tokens) / elapsed_s if elapsed_s and len(tokens) == len(steady) else None,
         *rates,
         untold_ns,
@@ -202,19 +203,19 @@ def _cpu(rows: Sequence[StepRow]) -> tuple[ClockTimes | None, int]:
         rows, "step_ns", "data_wait_ns", "h2d_ns", "forward_ns", "backward_ns", "optimizer_ns"
     )
     wait, copy, forward, backward, optimizer = phases
-    parts = {StepPart.H2D: copy, StepPart.FORWARD: forward}
-    if wait.any():  # Without a loader the log has 0, which nothing measured.
-        parts = {StepPart.DATA_WAIT: wait, **parts}
+    parts = {StepPart.DATA_WAIT: wait, StepPart.H2D: copy}
     all_reduce, broadcast = _table(rows, "all_reduce_wait_ns", "broadcast_wait_ns")
     if np.isnan(all_reduce + broadcast).any():
-        parts[StepPart.BACKWARD] = backward
+        parts |= {StepPart.FORWARD: forward, StepPart.BACKWARD: backward}
     else:
         all_reduce, broadcast = np.minimum(all_reduce, backward), np.minimum(broadcast, forward)
-        parts[StepPart.FORWARD], parts[StepPart.BACKWARD] = forward - broadcast, backward - all_reduce
+        parts |= {StepPart.FORWARD: forward - broadcast, StepPart.BACKWARD: backward - all_reduce}
         parts[StepPart.COMMUNICATION] = all_reduce + broadcast
+    parts[StepPart.OPTIMIZER] = optimizer
+    # What nothing measured is 0 in the log: the data wait without a loader, a script's copies on the CPU.
+    parts = {part: ns for part, ns in parts.items() if ns.any() or part is StepPart.COMMUNICATION}
     residual = step - sum(phases)
-    parts |= {StepPart.OPTIMIZER: optimizer, StepPart.RESIDUAL: residual}
-    return _clock(step, step, parts), int((residual < 0).sum())
+    return _clock(step, step, {**parts, StepPart.RESIDUAL: residual}), int((residual < 0).sum())
 
 
 def _device(rows: Sequence[StepRow]) -> ClockTimes | None:

@@ -25,7 +25,7 @@ CREATE TABLE steps (
     step INTEGER PRIMARY KEY, -- the step's number, strictly increasing
     t_ns INTEGER NOT NULL, -- end of the step, since the run's start
     step_ns INTEGER NOT NULL, -- duration of the step on the CPU clock
-    data_wait_ns INTEGER NOT NULL, -- waiting for the loader
+    data_wait_ns INTEGER NOT NULL, -- waiting for the loader; of this and later phases 0: not measured
     h2d_ns INTEGER NOT NULL, -- copy to the device, CPU clock (issue time where asynchronous)
     forward_ns INTEGER NOT NULL, -- forward pass, CPU clock
     backward_ns INTEGER NOT NULL, -- backward pass, CPU clock
@@ -38,7 +38,7 @@ CREATE TABLE steps (
     device_gap_ns INTEGER, -- end of the step before to this start: the device waited at least so long
     loss REAL, -- mean loss; NULL with a loss_state above 0 is not finite
     loss_state INTEGER, -- 0 finite, 1 NaN, 2 infinite, 3 minus infinite; NULL: not measured
-    samples INTEGER NOT NULL, -- samples trained on
+    samples INTEGER NOT NULL, -- samples trained on; 0: unknown
     tokens INTEGER, -- tokens trained on, for text
     allocated_bytes INTEGER, -- held by tensors at the end of the step that was read last
     reserved_bytes INTEGER, -- held by the allocator at the end of that step

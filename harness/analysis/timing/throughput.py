@@ -1,0 +1,13 @@
+"""Samples trained on over the time of steps. Pure functions."""
+
+from collections.abc import Iterable
+
+from harness.records.run import StepRow
+
+
+def samples_per_s(rows: Iterable[StepRow]) -> float | None:
+    """Return the samples per second; None without a step whose samples are known. Those of a script's step
+    may be unknown, and are 0 in the log."""
+    known = [row for row in rows if row.samples]
+    elapsed_ns = sum(row.step_ns for row in known)
+    return 1e9 * sum(row.samples for row in known) / elapsed_ns if elapsed_ns > 0 else None

@@ -1,0 +1,163 @@
+"""The sizes of a script's model and of its batches, whatever these are made of."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from tests.attach_factories import steps_of
+from tests.loader_factories import Pairs, watched
+
+_COUNT = 10
+
+
+class Graphs(Dataset[Tensor]):
+    """Graphs with 3 to 5 nodes each."""
+
+    def __len__(self) -> int:
+        return _COUNT
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.full((3 + index % 3, 2), float(index))
+
+
+class GraphStream(IterableDataset[Tensor]):
+    """The same, one after the other."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (Graphs()[index] for index in range(_COUNT))
+
+
+class MadeBatches(Dataset[Tensor]):
+    """Batches of four samples that the dataset makes itself."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.ones(4, 2)
+
+
+class Joined:
+    """Several graphs as one, as of a library for graphs: no sequence and no mapping."""
+
+    def __init__(self, graphs: list[Tensor]) -> None:
+        self.nodes = torch.cat(graphs)
+
+
+def as_tuple(graphs: list[Tensor]) -> tuple[Any, ...]:
+    """Batches of what cannot be stacked, as in the detection of objects."""
+    return tuple(graphs), tuple(len(graph) for graph in graphs)
+
+
+def as_list(graphs: list[Tensor]) -> list[Tensor]:
+    """Nodes first, which no dimension of the batch counts."""
+    return [torch.cat(graphs), torch.tensor([len(graph) for graph in graphs])]
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, batch: Any) -> Tensor:
+        nodes = batch.nodes if isinstance(batch, Joined) else batch
+        while not isinstance(nodes, Tensor):
+            nodes = nodes[0]
+        mean: Tensor = self.layer(nodes).square().mean()
+        return mean
+
+
+def train(loader: DataLoader[Any], before: Callable[[int], None] = lambda _step: None) -> None:
+    """Train for one epoch; `before` is called in each step, before its end."""
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    for step, batch in enumerate(loader, start=1):
+        before(step)
+        model(batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("collate", [Joined, as_tuple, as_list])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_samples_are_the_indices_of_a_batch_whatever_it_is_made_of(
+    tmp_path: Path, collate: Callable[[list[Tensor]], Any], workers: int
+) -> None:
+    loader = DataLoader(Graphs(), batch_size=4, collate_fn=collate, num_workers=workers)
+    assert [row.samples for row in steps_of(tmp_path, partial(train, loader)).steps] == [4, 4, 2]
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_samples_are_the_indices_of_a_batch_after_a_change_of_its_size(tmp_path: Path, workers: int) -> None:
+    with watched(tmp_path) as run:
+
+        def before(step: int) -> None:
+            if step == 2:
+                run.request(batch_size=3)
+
+        train(DataLoader(Graphs(), batch_size=2, collate_fn=Joined, num_workers=workers), before)
+    assert run.samples_per_step() == [2, 2, 3, 3]
+
+
+def test_samples_are_the_indices_that_a_batch_sampler_of_the_script_draws(tmp_path: Path) -> None:
+    loader = DataLoader(Graphs(), batch_sampler=Pairs(_COUNT), collate_fn=Joined)
+    assert [row.samples for row in steps_of(tmp_path, partial(train, loader)).steps] == [2] * 5
+
+
+@pytest.mark.parametrize(
+    ("loader", "samples"),
+    [
+        (DataLoader(MadeBatches(), batch_size=None), [4, 4, 4]),
+        (DataLoader(GraphStream(), batch_size=5, collate_fn=Joined), [0, 0]),
+    ],
+    ids=["whole batches", "stream"],
+)
+def test_without_indices_of_samples_they_are_counted_in_the_tensors_if_there_are_any(
+    tmp_path: Path, loader: DataLoader[Any], samples: list[int]
+) -> None:
+    assert [row.samples for row in steps_of(tmp_path, partial(train, loader)).steps] == samples
+
+
+def test_a_lazy_model_is_followed_and_its_size_known_after_its_first_step(tmp_path: Path) -> None:
+    def script() -> None:
+        model = nn.Sequential(nn.LazyLinear(3), nn.ReLU(), nn.LazyLinear(1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        for _ in range(3):
+            model(torch.ones(5, 7)).mean().backward()
+            optimizer.step()
+
+    log = steps_of(tmp_path, script)
+    assert [row.samples for row in log.steps] == [5, 5, 5]
+    assert log.run.model_parameters == 3 * 7 + 3 + 3 + 1
+
+
+def test_tensors_of_no_module_are_counted_and_have_neither_samples_nor_a_forward_pass(tmp_path: Path) -> None:
+    def script() -> None:
+        weights = torch.ones(4, 3, requires_grad=True)
+        optimizer = torch.optim.SGD([weights], lr=1e-6)
+        for _ in range(3):
+            weights.square().mean().backward()
+            optimizer.step()
+
+    log = steps_of(tmp_path, script)
+    assert log.run.model_parameters == 12
+    assert [(row.samples, row.forward_ns) for row in log.steps] == [(0, 0)] * 3
+    assert all(row.backward_ns and row.optimizer_ns for row in log.steps[1:])
+
+
+def test_the_size_of_several_models_is_that_of_all(tmp_path: Path) -> None:
+    def script() -> None:
+        one, other = nn.Linear(3, 2), nn.Linear(2, 1)
+        optimizers = [torch.optim.SGD(model.parameters(), lr=1e-6) for model in (one, other)]
+        for _ in range(3):
+            for optimizer, model, width in zip(optimizers, (one, other), (3, 2), strict=True):
+                model(torch.ones(4, width)).mean().backward()
+                optimizer.step()
+
+    assert steps_of(tmp_path, script).run.model_parameters == 3 * 2 + 2 + 2 + 1
