@@ -97,8 +97,9 @@ def test_a_real_run_with_a_slow_loader_is_advised_steered_and_compared() -> None
         observed = until(observed_now, lambda change: change.has_windows, limit_s=90)
         with LogReader(folder.log) as reader:
             history = reader.settings_history()
-        assert observed.step_ns is not None
-        assert observed.step_ns.after < observed.step_ns.before
+        # With workers some steps wait and some do not: no quantile has to change, the throughput has to.
+        assert observed.samples_per_s is not None
+        assert observed.samples_per_s.after > observed.samples_per_s.before
         assert "num_workers" in history[1].changed
         again = advised("slow").get("input-bound")
         assert again is None or again["change"] != message["change"]
