@@ -65,6 +65,19 @@ def test_steps_with_an_unknown_number_of_samples_have_no_part_in_the_throughput(
     assert analyze([row._replace(samples=0) for row in rows]).samples_per_s is None
 
 
+def test_the_verdict_names_no_phase_that_nothing_measured() -> None:
+    tensors_alone = verdict(analyze(some_steps(forward=0, rest=5.0)), False)
+    assert tensors_alone.bound is Bound.OUTSIDE
+    assert "and the forward pass was not measured." in tensors_alone.why[0]
+    no_optimizer = [
+        verdict(analyze(some_steps(optimizer=0, **times)), False) for times in ({}, {"wait": 50.0})
+    ]
+    assert [one.bound for one in no_optimizer] == [Bound.COMPUTE, Bound.INPUT]
+    assert no_optimizer[0].why[0].startswith("The time outside the phases, updates of the weights included,")
+    assert no_optimizer[1].why[1].endswith(" %.")
+    assert not any("optimizer" in why for one in no_optimizer for why in one.why)
+
+
 def test_percentiles_are_those_of_the_steady_state_steps() -> None:
     rows = [a_timed_step(step, forward=step) for step in range(1, 102)]
     cpu = analyze(rows).cpu

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.timing.phases import StepPart, Timing
+from harness.analysis.timing.phases import ClockTimes, StepPart, Timing
 
 # Steady-state steps needed for a verdict, as for observed changes.
 MIN_STEPS = 16
@@ -96,11 +96,9 @@ def verdict(timing: Timing, is_asynchronous: bool) -> Verdict:
 def _synchronous(timing: Timing) -> tuple[Bound, str, Sequence[str]]:
     cpu = timing.cpu
     assert cpu is not None
-    wait, optimizer, residual = (
-        cpu.share(part) for part in (StepPart.DATA_WAIT, StepPart.OPTIMIZER, StepPart.RESIDUAL)
-    )
-    computing = cpu.share(StepPart.FORWARD) + cpu.share(StepPart.BACKWARD)
-    shares = f"Forward and backward pass take {_pct(computing)}, the optimizer {_pct(optimizer)}."
+    wait, has_optimizer = cpu.share(StepPart.DATA_WAIT), cpu.spread(StepPart.OPTIMIZER) is not None
+    optimizer = f", the optimizer {_pct(cpu.share(StepPart.OPTIMIZER))}" if has_optimizer else ""
+    shares = f"{_passes(cpu)}{optimizer}."
     if wait >= INPUT_SHARE:
         sentence = f"Input-bound: {_pct(wait)} of the time is spent waiting for the loader."
         return Bound.INPUT, sentence, (_median_wait(timing), shares)
@@ -111,7 +109,7 @@ def _synchronous(timing: Timing) -> tuple[Bound, str, Sequence[str]]:
     if cpu.spread(StepPart.COMMUNICATION) is not None:
         share = _pct(cpu.share(StepPart.COMMUNICATION))
         others += [f"Communication with other ranks, and the wait for them, take {share}."]
-    return _by_share(computing, optimizer, residual, others)
+    return _by_share(cpu, others)
 
 
 def _asynchronous(timing: Timing) -> tuple[Bound, str, Sequence[str]]:
@@ -151,28 +149,36 @@ def _asynchronous(timing: Timing) -> tuple[Bound, str, Sequence[str]]:
         sentence = f"The device is idle between steps for at least {_pct(gap)} of the time."
         waits = f"The loop waits for the loader {_pct(wait)} of the time."
         return Bound.OUTSIDE, sentence, (waits, issue)
-    computing = device.share(StepPart.FORWARD) + device.share(StepPart.BACKWARD)
-    optimizer, residual = device.share(StepPart.OPTIMIZER), device.share(StepPart.RESIDUAL)
     hidden = [f"The data wait of {_pct(wait)} overlaps with work of the device."] if wait > gap else []
-    return _by_share(computing, optimizer, residual, [idle, *hidden, issue])
+    return _by_share(device, [idle, *hidden, issue])
 
 
-def _by_share(
-    computing: float, optimizer: float, residual: float, why: list[str]
-) -> tuple[Bound, str, Sequence[str]]:
+def _by_share(times: ClockTimes, why: list[str]) -> tuple[Bound, str, Sequence[str]]:
     """The verdict by shares where neither loader, copies nor launches are the bottleneck."""
+    computing = times.share(StepPart.FORWARD) + times.share(StepPart.BACKWARD)
+    optimizer, residual = times.share(StepPart.OPTIMIZER), times.share(StepPart.RESIDUAL)
     if optimizer >= OPTIMIZER_SHARE:
         sentence = f"Optimizer-heavy: {_pct(optimizer)} of the time is spent updating the weights."
-        return Bound.OPTIMIZER, sentence, (f"Forward and backward pass take {_pct(computing)}.", *why)
-    rest = f"The optimizer takes {_pct(optimizer)}, the time outside the phases is {_pct(residual)}."
+        return Bound.OPTIMIZER, sentence, (f"{_passes(times)}.", *why)
     if residual >= OUTSIDE_SHARE:
         sentence = f"{_pct(residual)} of the time is outside the phases."
-        return Bound.OUTSIDE, sentence, (f"Forward and backward pass take {_pct(computing)}.", *why)
+        return Bound.OUTSIDE, sentence, (f"{_passes(times)}.", *why)
+    rest = f"The optimizer takes {_pct(optimizer)}, the time outside the phases is {_pct(residual)}."
+    if times.spread(StepPart.OPTIMIZER) is None:
+        rest = f"The time outside the phases, updates of the weights included, is {_pct(residual)}."
     if computing >= COMPUTE_SHARE:
         sentence = f"Compute-bound: {_pct(computing)} of the time is spent in the forward and backward pass."
         return Bound.COMPUTE, sentence, (rest, *why)
     sentence = f"No phase dominates: forward and backward pass take {_pct(computing)} of the time."
     return Bound.MIXED, sentence, (rest, *why)
+
+
+def _passes(times: ClockTimes) -> str:
+    if times.spread(StepPart.FORWARD) is None:
+        share = _pct(times.share(StepPart.BACKWARD))
+        return f"The backward pass takes {share}, and the forward pass was not measured"
+    share = _pct(times.share(StepPart.FORWARD) + times.share(StepPart.BACKWARD))
+    return f"Forward and backward pass take {share}"
 
 
 def _median_wait(timing: Timing) -> str:
