@@ -58,7 +58,11 @@ class ReadingFilter:
 
 
 class LeakDetector:
-    """Detects leaks of one run. Not thread-safe."""
+    """Detects leaks of one run. Not thread-safe.
+
+    Attributes:
+        newest_reading: the newest row with the memory of live tensors; None before the first.
+    """
 
     def __init__(self, *, on_cpu: bool) -> None:
         """`on_cpu`: tensors are on the heap of the process, so its RSS includes them."""
@@ -68,15 +72,11 @@ class LeakDetector:
         self._transient: deque[int] = deque(maxlen=_TRANSIENT_STEPS)
         self._needs = GrowthJudge()
         self._version: int | None = None
+        self.newest_reading: StepRow | None = None
         self._newest: StepRow | None = None
         self._is_settled = self._is_recorded = False
         self._host_step = 0
         self._is_heap_measured = False
-
-    @property
-    def newest(self) -> StepRow | None:
-        """The newest row; None before the first."""
-        return self._newest
 
     def take(self, rows: Iterable[StepRow], limits: Limits = NO_LIMITS) -> None:
         """Add readings in the order of their steps. Flagged steps are excluded; a change of settings restarts
@@ -86,6 +86,8 @@ class LeakDetector:
                 self._version = row.settings_version
                 self.restart()
             self._newest = row
+            if row.allocated_bytes is not None:
+                self.newest_reading = row
             self._is_settled = not row.flags
             if row.flags:
                 self._is_recorded |= bool(row.flags & RECORDED_FLAGS)

@@ -149,7 +149,7 @@ class LeakWatch:
             self._compare(self._before_collection)
         elif watched and self._collect_garbage is not None:
             collect, self._collect_garbage = self._collect_garbage, None
-            self._before_collection = self._detector.newest
+            self._before_collection = self._detector.newest_reading
             collect()
 
     def _is_news(self, row: LeakRow) -> bool:
@@ -191,8 +191,9 @@ class LeakWatch:
         self._put(EventRow(row.t_ns, row.step, kind, severity, label, row.message, detail, None))
 
     def _compare(self, before: StepRow) -> None:
-        """Write an event if the collection freed memory, after a step that began later was read."""
-        newest = self._detector.newest
+        """Write an event if the collection freed memory, once the memory after a step that began later was
+        read."""
+        newest = self._detector.newest_reading
         if newest is None or newest.step <= before.step + 1:
             return
         self._before_collection = None
