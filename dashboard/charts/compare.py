@@ -75,7 +75,7 @@ def distinct(runs: Sequence[Compared]) -> list[Compared]:
 
 def figure(runs: Sequence[Compared], axis: CurveAxis = CurveAxis.STEP) -> dict[str, Any]:
     """Build the curves' head, for live_plotly. A run has one color in all panels and one legend entry."""
-    drawn = [run for run in runs if len(run.steps.step)]
+    drawn = [run for run in runs if _has_place(run, axis)]
     traces = [trace for run in drawn for trace in _traces(run, axis, runs.index(run))]
     places = [run.positions[axis] for run in drawn]
     layout = {
@@ -98,7 +98,13 @@ def figure(runs: Sequence[Compared], axis: CurveAxis = CurveAxis.STEP) -> dict[s
         max((float(np.nanmax(x)) for x in places), default=1.0),
     ]
     footer = "Mean per bucket of steps; for the peak, the maximum."
+    if unplaced := [run.name for run in runs if len(run.steps.step) and not _has_place(run, axis)]:
+        footer += f" n/a for {', '.join(unplaced)}: the number of samples is unknown."
     return panel(traces, layout, label, 460) | {"extent": extent, "footer": footer}
+
+
+def _has_place(run: Compared, axis: CurveAxis) -> bool:
+    return bool(np.isfinite(run.positions[axis]).any())
 
 
 def _traces(run: Compared, axis: CurveAxis, at: int) -> list[dict[str, Any]]:

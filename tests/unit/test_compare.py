@@ -158,6 +158,8 @@ def test_curves_align_by_steps_seconds_and_samples() -> None:
     # Steps 8 to 11 have no row and count as many samples as those before them.
     assert positions(CurveAxis.SAMPLES, buckets).tolist() == [20.0, 60.0, 160.0]
     assert positions(CurveAxis.TIME, {name: [] for name in buckets}).tolist() == []
+    unknown = buckets | {"samples_sum": [0, 0, 0]}
+    assert np.isnan(positions(CurveAxis.SAMPLES, unknown)).tolist() == [True] * 3
 
 
 def test_distributions_share_their_bins_and_each_sums_to_one() -> None:

@@ -310,6 +310,19 @@ def test_steps_with_an_unknown_number_of_samples_have_no_throughput() -> None:
     assert known.note.endswith("samples/s")
 
 
+def test_a_run_with_an_unknown_number_of_samples_has_no_curve_by_samples() -> None:
+    known, other = a_compared("a", a_frame()), a_compared("b", a_frame())
+    unknown = other._replace(positions={**other.positions, CurveAxis.SAMPLES: np.full(100, np.nan)})
+    figure = compare.figure([known, unknown], CurveAxis.SAMPLES)
+    assert {trace["name"] for trace in figure["data"]} == {"a"}
+    assert figure["footer"].endswith("n/a for b: the number of samples is unknown.")
+    assert figure["extent"] == [0, 99]
+    by_step = compare.figure([known, unknown])
+    assert {trace["name"] for trace in by_step["data"]} == {"a", "b"}
+    assert "n/a" not in by_step["footer"]
+    assert compare.figure([unknown], CurveAxis.SAMPLES)["data"] == []
+
+
 def test_a_starved_run_turns_the_data_wait_amber() -> None:
     rows = [a_step(step)._replace(step_ns=10, data_wait_ns=5) for step in range(5)]
     card = _cards(rows)["data_wait"]

@@ -36,7 +36,8 @@ def positions(axis: CurveAxis, buckets: Mapping[str, Sequence[float]]) -> Floats
     bucket, pauses included, or the samples trained on since then.
 
     `buckets` are the columns `bucket`, `rows`, `t_ns_first`, `t_ns_last` and `samples_sum` of a
-    `harness.store.series.StepSeries`. Steps without a row count as many samples as their neighbors.
+    `harness.store.series.StepSeries`. Steps without a row count as many samples as their neighbors; NaN on
+    that axis where the samples of no step are known.
     """
     first, rows, samples = (np.asarray(buckets[name], dtype=np.float64) for name in _COUNTED)
     if not len(first):
@@ -46,6 +47,8 @@ def positions(axis: CurveAxis, buckets: Mapping[str, Sequence[float]]) -> Floats
     if axis is CurveAxis.TIME:
         begin, end = (np.asarray(buckets[name], dtype=np.float64) for name in ("t_ns_first", "t_ns_last"))
         return np.asarray(((begin + end) / 2 - begin[0]) / 1e9)
+    if not samples.any():
+        return np.full(len(first), np.nan)
     per_step = samples / np.maximum(rows, 1)
     # The first bucket may begin before the first step.
     spanned = np.concatenate((rows[:1], np.diff(first)[1:], rows[-1:]))[-len(rows) :]
