@@ -10,6 +10,7 @@ from typing import NamedTuple
 from dashboard.buckets import BucketTable, sparkpoint, tail
 from harness import words
 from harness.analysis.memory.pressure import TIGHT, VERY_TIGHT
+from harness.analysis.memory.readings import newest_reading
 from harness.analysis.timing.throughput import samples_per_s
 from harness.records.floats import decode_float
 from harness.records.run import EXCLUDED_FLAGS, DeviceKind, DeviceSampleRow, StepRow
@@ -91,9 +92,9 @@ def _reserved(source: LiveCardData) -> Card:
     last = source.recent[-1] if source.recent else None
     if last is None or last.reserved_bytes is None:
         return _none("reserved", label, "reserved", source.missing.get("memory", "no step yet"))
-    note = ""
-    if last.allocated_bytes is not None:
-        note = f"{words.size(last.reserved_bytes - last.allocated_bytes)} {'other' if is_cpu else 'cached'}"
+    note, read = "", newest_reading(source.recent)
+    if read is not None and read.allocated_bytes is not None and read.reserved_bytes is not None:
+        note = f"{words.size(read.reserved_bytes - read.allocated_bytes)} {'other' if is_cpu else 'cached'}"
     text = (
         "Resident memory of the training process; tensors are a part of it."
         if is_cpu

@@ -59,7 +59,7 @@ _GAUGES: Sequence[_Gauge] = (
     (
         "memory_allocated_bytes",
         "Memory in live tensors.",
-        _newest(lambda step: step.allocated_bytes),
+        lambda run: run.summary.allocated_bytes,
     ),
     (
         "memory_reserved_bytes",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.analysis.memory.readings import newest_reading
 from harness.analysis.timing.throughput import samples_per_s
 from harness.errors import LogError, LogMissingError
 from harness.records.run import EXCLUDED_FLAGS, RunRow, RunState, StepRow
@@ -41,8 +42,9 @@ class LogFacts(NamedTuple):
 
     run: RunRow | None = None
     steps: int = 0
-    # The newest step.
+    # The newest step, and the newest of the last 50 with the memory of live tensors.
     last: StepRow | None = None
+    reading: StepRow | None = None
     step_ns: float | None = None
     samples_per_s: float | None = None
     peak_allocated_bytes: int | None = None
@@ -121,6 +123,7 @@ def read_log(path: Path, before: LogFacts | None = None) -> LogFacts:
                 reader.run(),
                 extent.steps,
                 recent[-1] if recent else None,
+                newest_reading(recent),
                 *_pace(recent),
                 *_peaks(totals),
                 None,

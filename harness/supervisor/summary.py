@@ -102,7 +102,7 @@ def summarize_run(folder: RunFolder, inspection: RunInspection) -> RunSummary:
         loss=None if last is None else decode_float(last.loss, last.loss_state),
         step_ns=log.step_ns,
         samples_per_s=log.samples_per_s,
-        allocated_bytes=None if last is None else last.allocated_bytes,
+        allocated_bytes=None if log.reading is None else log.reading.allocated_bytes,
         peak_allocated_bytes=log.peak_allocated_bytes,
         peak_reserved_bytes=log.peak_reserved_bytes,
         created_unix_ns=request.created_unix_ns,

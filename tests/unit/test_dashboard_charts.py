@@ -323,6 +323,16 @@ def test_a_run_with_an_unknown_number_of_samples_has_no_curve_by_samples() -> No
     assert compare.figure([unknown], CurveAxis.SAMPLES)["data"] == []
 
 
+def test_between_two_readings_the_cards_of_memory_show_the_newer_one() -> None:
+    rows = [a_step(step) for step in range(5)]
+    rows[-1] = rows[-1]._replace(allocated_bytes=None, peak_allocated_bytes=None)
+    between, before = _cards(rows), _cards(rows[:-1])
+    for key in ("allocated", "reserved"):
+        assert not between[key].missing
+        assert (between[key].value, between[key].note) == (before[key].value, before[key].note)
+    assert before["reserved"].note
+
+
 def test_a_starved_run_turns_the_data_wait_amber() -> None:
     rows = [a_step(step)._replace(step_ns=10, data_wait_ns=5) for step in range(5)]
     card = _cards(rows)["data_wait"]

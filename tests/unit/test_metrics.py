@@ -121,6 +121,18 @@ def test_an_unknown_number_of_samples_and_a_phase_that_nothing_measured_have_no_
     assert "h2d" not in phases
 
 
+def test_the_allocated_memory_is_that_of_the_newest_step_that_was_read() -> None:
+    last = a_step(21)
+
+    def not_read(row: StepRow) -> StepRow:
+        return row._replace(allocated_bytes=None, peak_allocated_bytes=None) if row.step > 15 else row
+
+    an_exposed_run(change=not_read)
+    exposition = an_exposition()
+    assert value(exposition, "stepscope_memory_allocated_bytes") == a_step(15).allocated_bytes
+    assert value(exposition, "stepscope_memory_reserved_bytes") == last.reserved_bytes
+
+
 def test_an_ended_run_is_exposed_for_a_while() -> None:
     folder, now_s = an_exposed_run(), time.time()
     late = Exposition(Supervisor(a_home()), unix_s=lambda: now_s + ENDED_S + 5)
