@@ -23,7 +23,7 @@ class OwnedTensor(NamedTuple):
 
 
 class ParameterName(NamedTuple):
-    """A parameter's module, and its name in the module."""
+    """A parameter's module, and its name in the module; a tensor that no module has is the whole model's."""
 
     module: str
     name: str
@@ -34,12 +34,16 @@ class ParameterName(NamedTuple):
         return f"{self.module}.{self.name}" if self.module else self.name
 
 
-def parameter_names(model: nn.Module) -> dict[nn.Parameter, ParameterName]:
-    """Return every parameter once; a shared one belongs to the first module with it."""
-    names: dict[nn.Parameter, ParameterName] = {}
+def parameter_names(model: nn.Module, optimizer: Optimizer) -> dict[Tensor, ParameterName]:
+    """Return every parameter of the model and every other tensor of the optimizer once; a shared parameter
+    belongs to the first module with it."""
+    names: dict[Tensor, ParameterName] = {}
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             names.setdefault(parameter, ParameterName(path, name))
+    others = [weight for group in optimizer.param_groups for weight in group["params"] if weight not in names]
+    for number, weight in enumerate(others, start=1):
+        names[weight] = ParameterName("", f"tensor {number} of the optimizer")
     return names
 
 
@@ -54,7 +58,7 @@ def owned_tensors(model: nn.Module, optimizer: Optimizer) -> Iterator[OwnedTenso
 
 
 def _owned(model: nn.Module, optimizer: Optimizer) -> Iterator[OwnedTensor]:
-    names = parameter_names(model)
+    names = parameter_names(model, optimizer)
     for parameter, name in names.items():
         yield OwnedTensor(parameter, Owner(MemoryCategory.WEIGHTS, name.module, name.path))
     for path, module in model.named_modules():
@@ -63,10 +67,10 @@ def _owned(model: nn.Module, optimizer: Optimizer) -> Iterator[OwnedTensor]:
             yield OwnedTensor(buffer, Owner(MemoryCategory.BUFFERS, path, full))
     yield from gradients(names)
     for holder, state in optimizer.state.items():
-        yield from _state(state, names.get(holder))  # type: ignore[call-overload]  # typed for Tensor
+        yield from _state(state, names.get(holder))
 
 
-def gradients(names: Mapping[nn.Parameter, ParameterName]) -> Iterator[OwnedTensor]:
+def gradients(names: Mapping[Tensor, ParameterName]) -> Iterator[OwnedTensor]:
     """Yield the existing gradients."""
     for parameter, name in names.items():
         gradient = parameter.grad

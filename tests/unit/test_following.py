@@ -200,6 +200,21 @@ def test_a_shared_weight_is_counted_once_and_belongs_to_the_first_module() -> No
     assert {row.gradient_bytes for row in module_memory_rows(1, model, sizes(model, optimizer))} == {None}
 
 
+def test_tensors_that_only_the_optimizer_has_are_the_whole_models() -> None:
+    model, alone = nn.Linear(3, 2), torch.ones(5, 4, requires_grad=True)
+    optimizer = torch.optim.Adam([*model.parameters(), alone])
+    (model(torch.ones(1, 3)).sum() + alone.sum()).backward()
+    optimizer.step()
+    (row,) = module_memory_rows(1, model, sizes(model, optimizer))
+    values = 3 * 2 + 2 + 5 * 4
+    assert (row.parameter_bytes, row.gradient_bytes) == (4 * values, 4 * values)
+    assert (
+        row.optimizer_bytes == 2 * 4 * values + 3 * 4
+    )  # And Adam's count of steps for each of three tensors.
+    named = {owner.name: owner.module for _, owner in owned_tensors(model, optimizer)}
+    assert named["tensor 1 of the optimizer"] == named["exp_avg of tensor 1 of the optimizer"] == ""
+
+
 def test_each_storage_is_named_once() -> None:
     model = Shared()
     optimizer = torch.optim.Adam(model.parameters())

@@ -94,7 +94,7 @@ class FollowedStep:
         self._training = training
         self._follower = follower
         self._guarded = guarded
-        self._names = parameter_names(training.model)
+        self._names = parameter_names(training.model, training.optimizer)
         self._wrapped: list[Wrapped] = []
         self._is_new = True
         self._is_counting = False
