@@ -17,7 +17,7 @@ from harness.analysis.compare.pairs import (
     settings_that_differ,
 )
 from harness.analysis.compare.parts import parts_side_by_side
-from harness.analysis.timing.phases import part_label
+from harness.analysis.timing.phases import ClockTimes, StepPart, part_label
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell, find_run
 from harness.errors import StepscopeError, UsageError
@@ -158,13 +158,13 @@ def _figure_rows(runs: Sequence[RunFacts], pairs: Sequence[RunPair]) -> list[lis
 def _phase_rows(runs: Sequence[RunFacts]) -> list[list[str]]:
     clocks = [None if run.timing is None else run.timing.best for run in runs]
     parts = {part.part: None for clock in clocks if clock is not None for part in clock.parts}
-    return [
-        [
-            part_label(part),
-            *(words.percent(None if clock is None else 100 * clock.share(part)) for clock in clocks),
-        ]
-        for part in parts
-    ]
+    return [[part_label(part), *(_share_text(clock, part) for clock in clocks)] for part in parts]
+
+
+def _share_text(clock: ClockTimes | None, part: StepPart) -> str:
+    if clock is None or clock.spread(part) is None:
+        return words.NOT_AVAILABLE
+    return words.percent(100 * clock.share(part))
 
 
 def _memory_rows(runs: Sequence[RunFacts]) -> list[list[str]]:

@@ -45,6 +45,16 @@ def test_the_loss_is_n_a_where_a_run_has_none(capsys: pytest.CaptureFixture[str]
     assert "loss after" not in printed["comparisons"][0]["verdict"]
 
 
+def test_a_phase_that_one_run_did_not_measure_is_n_a(capsys: pytest.CaptureFixture[str]) -> None:
+    a_logged_run("before")
+    a_logged_run("without", change=lambda row: row._replace(data_wait_ns=0))
+    assert main(["compare", "before", "without"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    (row,) = (line.split() for line in shown if line.startswith("data wait"))
+    assert row[2] != "n/a"
+    assert row[-1] == "n/a"
+
+
 @pytest.mark.parametrize(("gate", "code"), [("step_time>+5%", 4), ("step_time>+50%", 0), ("mfu<-1%", 1)])
 def test_a_gate_decides_the_exit_code(gate: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     a_logged_run("before")
