@@ -37,6 +37,7 @@ REASONS: Mapping[str, str] = {
     "inject": "Faults are injected into runs of the catalog only.",
 }
 
+NO_OPTIMIZER = "No optimizer of torch.optim updates the parameters; change the rate in the script."
 NO_RATE = (
     "The script's optimizer has no learning rate as a number or a tensor in its parameter groups; "
     "change the rate in the script."

@@ -9,7 +9,15 @@ from torch import nn
 from harness.attach.autocast import RegionState, ScriptAutocast
 from harness.attach.learning_rates import LearningRateFactor, has_rate
 from harness.attach.loaders import LOADER_SETTINGS, LoaderSwitch
-from harness.attach.reasons import MIXED_PRECISION_APIS, NO_LSTM, NO_RATE, NO_SCALER, OWN_AUTOCAST, REASONS
+from harness.attach.reasons import (
+    MIXED_PRECISION_APIS,
+    NO_LSTM,
+    NO_OPTIMIZER,
+    NO_RATE,
+    NO_SCALER,
+    OWN_AUTOCAST,
+    REASONS,
+)
 from harness.attach.training import ScriptTraining
 from harness.device.protocol import Device
 from harness.errors import SettingError
@@ -165,7 +173,8 @@ class ScriptSwitches:
         if self.autocast.has_news:
             values |= self.found_values()
         if not self._has_rates():
-            self.withdraw("learning_rate_factor", NO_RATE)
+            reason = NO_RATE if self._training.optimizers else NO_OPTIMIZER
+            self.withdraw("learning_rate_factor", reason)
         return change(self.settings, values)
 
     def _can_switch_own(self) -> bool:

@@ -224,7 +224,9 @@ class LiveSettings(StepAction):
                     name, f"{SPECS[name].label} cannot change while a run goes on; start a new run."
                 )
         check_device(after, self._device.facts, changed)
-        self._workload.validate(after, changed)
+        # Of a setting that the run does not have no value is in effect.
+        names = self._workload.recorded(before)
+        self._workload.validate(after, [*changed, *(name for name in values if name not in names)])
         return after, changed
 
     def _apply(self, after: Settings) -> str | None:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from harness.attach.ending import ScriptStopped
 from harness.attach.learning_rates import LearningRateFactor
 from harness.attach.loaders import LOADER_SETTINGS
-from harness.attach.reasons import REASONS
+from harness.attach.reasons import NO_OPTIMIZER, REASONS
 from harness.attach.switches import STEP_SETTINGS, WATCH_SETTINGS
 from harness.records.run import CommandKind, CommandState, RunState
 from harness.settings.spec import SPECS
@@ -229,8 +229,33 @@ def test_the_log_says_why_a_script_without_a_loader_has_no_batch_size(tmp_path: 
         assert "DataLoader" in log.script.unavailable_settings()["batch_size"]
 
 
+def test_without_an_optimizer_of_torch_there_is_no_learning_rate_to_scale(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    with a_session(tmp_path) as attached:
+        for step in range(5):
+            if step == 2:
+                request = attached.ask(learning_rate_factor=0.5)
+            model.zero_grad()
+            model(torch.ones(3, 2)).sum().backward()
+            with torch.no_grad():
+                for weight in model.parameters():
+                    assert weight.grad is not None
+                    weight.sub_(weight.grad, alpha=0.1)
+    answer = attached.answer(request)
+    assert answer.state == CommandState.REJECTED
+    assert answer.message.endswith(NO_OPTIMIZER)
+
+
+@pytest.mark.parametrize("value", [4, SPECS["batch_size"].default])
+def test_without_a_loader_no_batch_size_is_in_effect(tmp_path: Path, value: int) -> None:
+    state, message, _ = answered(tmp_path, Script(), batch_size=value)
+    assert state == CommandState.REJECTED
+    assert "none has fed a step" in message
+
+
 @pytest.mark.parametrize(
-    ("name", "value"), [("compile", True), ("grad_accumulation", 2), ("learning_rate", 0.1)]
+    ("name", "value"),
+    [("compile", True), ("compile", False), ("grad_accumulation", 2), ("learning_rate", 0.1)],
 )
 def test_a_setting_of_the_catalog_is_refused_with_the_reason(tmp_path: Path, name: str, value: Any) -> None:
     state, message, attached = answered(tmp_path, Script(), **{name: value})
