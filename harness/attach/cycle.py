@@ -5,7 +5,8 @@ class UpdateCycle:
     """Learns which optimizers step in each iteration; the last of them ends the training step.
 
     Keys identify optimizers. An optimizer that steps a second time while others of the cycle are missing, or
-    a new batch in that situation, removes those: they do not step in every iteration.
+    a new batch in that situation, removes those: they do not step in every iteration. So does a new one that
+    steps twice in a row, as that of another training which follows the first.
 
     Attributes:
         members: the optimizers of an iteration.
@@ -18,6 +19,8 @@ class UpdateCycle:
         self._occasional: set[int] = set()
         self.done: set[int] = set()
         self.has_batch = False
+        # An optimizer whose first step came after the end of an iteration, and was the newest step of all.
+        self._late: int | None = None
 
     def updated(self, key: int) -> bool:
         """Take notice of a step of an optimizer; return whether it ends the training step."""
@@ -32,6 +35,9 @@ class UpdateCycle:
         if key in self.done:
             self._drop_missing()
         self.done.add(key)
+        if key == self._late:
+            self._drop_missing()
+        self._late = None
         return self._is_over()
 
     def batch_requested(self) -> bool:
@@ -55,6 +61,8 @@ class UpdateCycle:
         self.members.add(key)
         if is_first or self.has_batch or self.done:
             self.done.add(key)
+        else:
+            self._late = key
         return self._is_over()
 
     def _is_over(self) -> bool:

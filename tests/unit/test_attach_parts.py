@@ -55,6 +55,13 @@ def test_an_optimizer_that_replaces_another_one_ends_its_steps() -> None:
     assert sum(steps_in("bA" * 3 + "bB" * 3)) == 6
 
 
+def test_an_optimizer_that_follows_another_one_without_batches_loses_one_step() -> None:
+    # The first of its steps may still belong to the iteration of the other one.
+    assert steps_in("AAABBBB") == [1, 1, 1, 0, 1, 1, 1]
+    assert steps_in("AABCC") == [1, 1, 0, 0, 1]
+    assert steps_in("AABABAB") == [1, 1, 0, 0, 1, 0, 1]
+
+
 def test_an_optimizer_that_is_no_more_is_not_waited_for() -> None:
     cycle = UpdateCycle()
     assert [cycle.updated(1), cycle.updated(2), cycle.updated(1), cycle.updated(2)] == [
