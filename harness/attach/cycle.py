@@ -53,6 +53,8 @@ class UpdateCycle:
         """An optimizer does not exist any more."""
         for keys in (self.members, self._occasional, self.done):
             keys.discard(key)
+        if key == self._late:
+            self._late = None
 
     def _joined(self, key: int) -> bool:
         """Add an optimizer to the cycle. The first one alone is the cycle, so that its step ends an iteration

@@ -74,6 +74,13 @@ def test_an_optimizer_that_is_no_more_is_not_waited_for() -> None:
     assert [cycle.updated(1), cycle.updated(1)] == [True, True]
 
 
+def test_a_new_optimizer_with_the_id_of_one_that_is_no_more_is_another_one() -> None:
+    cycle = UpdateCycle()
+    assert [cycle.updated(1), cycle.updated(2)] == [True, False]
+    cycle.forget(2)
+    assert [cycle.updated(2), cycle.updated(1), cycle.updated(2)] == [False, False, True]
+
+
 def test_without_an_optimizer_a_step_ends_where_gradients_are_cleared() -> None:
     manual = ManualUpdates(clears_gradients=True)
     assert not manual.cleared()
