@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.parameter import is_lazy
 
 
 class ScriptModels(nn.ModuleDict):
@@ -42,17 +41,6 @@ def live_optimizers() -> list[torch.optim.Optimizer]:
 def owned_parameters(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
     """Return the ids of the parameters that the optimizers update."""
     return {id(weight) for one in optimizers for group in one.param_groups for weight in group["params"]}
-
-
-def trained_values(models: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> int | None:
-    """Return the number of values that can be trained: those of the models, and of tensors that the
-    optimizers update and no model has. None while a lazy module has not been called: its size is unknown."""
-    weights = {id(weight): weight for model in models for weight in model.parameters()}
-    held = (weight for one in optimizers for group in one.param_groups for weight in group["params"])
-    weights |= {id(weight): weight for weight in held}
-    if any(map(is_lazy, weights.values())):
-        return None
-    return sum(weight.numel() for weight in weights.values() if weight.requires_grad)
 
 
 def owns(module: nn.Module, parameters: set[int]) -> bool:

@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
 from harness.attach.autocast import RegionState
@@ -25,7 +26,6 @@ from harness.attach.discovery import (
     owns,
     owns_all,
     replicas,
-    trained_values,
 )
 from harness.attach.ending import Ending, ending_of
 from harness.attach.entries import StepEntries
@@ -47,6 +47,7 @@ from harness.device.protocol import Device
 from harness.records.run import ModelSizeRow, SettingsRow
 from harness.settings import Settings
 from harness.store.folder import RunFolder
+from harness.tracking.owners import parameter_names
 from harness.watch.boundary import StepAction
 from harness.watch.inbox import Inbox
 from harness.watch.jobs.judging import Judging
@@ -383,8 +384,10 @@ class Session:
                 observation.steps.follow_ranks(replica)
 
     def _record_size(self, watch: Watch, training: ScriptTraining) -> None:
-        size = trained_values(training.models, training.optimizers)
-        if size is not None:
+        """Write down the number of values that are trained, unless that of a lazy module is unknown yet."""
+        weights = parameter_names(training.model, training.optimizer)
+        if not any(map(is_lazy, weights)):
+            size = sum(weight.numel() for weight in weights if weight.requires_grad)
             watch.context.journal.put(ModelSizeRow(size))
 
     def _report(self, message: str) -> None:
