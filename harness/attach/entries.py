@@ -117,7 +117,7 @@ class StepEntries:
         """Return the number of samples in a batch; None: unknown."""
         try:
             return batches.samples_of(batch)
-        except Exception as error:  # noqa: BLE001  # see the module's docstring
+        except Exception as error:  # noqa: BLE001  # the guard of the process, inline
             self.guard.failed(error)
         return None
 
@@ -185,7 +185,7 @@ class StepEntries:
             try:
                 loss = tensors.item() if plain.is_recorded else None
                 plain.loss = loss if type(loss) is float else None
-            except Exception as error:  # noqa: BLE001  # see the module's docstring
+            except Exception as error:  # noqa: BLE001  # the guard of the process, inline
                 guard.failed(error)
             times_ns.append(plain.now())
             try:
@@ -257,7 +257,7 @@ class StepEntries:
                 observation.plain_step_ended()
             else:
                 observation.update_ended(optimizer)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  # the guard of the process, inline
             self.guard.failed(error)
 
 
