@@ -19,7 +19,7 @@ class UpdateCycle:
         self._occasional: set[int] = set()
         self.done: set[int] = set()
         self.has_batch = False
-        # An optimizer whose first step came after the end of an iteration, and was the newest step of all.
+        # A new optimizer that took the newest step of all, after the end of an iteration.
         self._late: int | None = None
 
     def updated(self, key: int) -> bool:

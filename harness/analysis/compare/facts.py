@@ -56,7 +56,7 @@ class RunFacts(NamedTuple):
 
     @property
     def samples_per_step(self) -> float | None:
-        """Mean number of samples of the steady-state steps; None without one whose samples are known."""
+        """Mean number of samples of the steady-state steps; None where none has a known number."""
         known = [step.samples for step in self.steady if step.samples]
         return sum(known) / len(known) if known else None
 

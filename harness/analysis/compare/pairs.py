@@ -140,7 +140,7 @@ def _interval(
     statistic: Callable[[StepWindow], Estimate], before: Sequence[Any], after: Sequence[Any]
 ) -> Difference | None:
     """Return the difference of the logarithms; None if either run has too few steady-state steps, or, for
-    samples per second, one whose samples are unknown."""
+    samples per second, a step with an unknown number of samples."""
     windows = StepWindow(before), StepWindow(after)
     if min(len(before), len(after)) < MIN_STEPS:
         return None

@@ -88,7 +88,7 @@ class ObservedChange(NamedTuple):
     """The differences around a change; None while there is too little data.
 
     `step_ns` is the undisturbed step, a low quantile; `sample_ns` the same per sample if the batch size
-    changed, else None. `samples_per_s` is None where the samples of a step are unknown. `seconds` is the
+    changed, else None. `samples_per_s` is None where the samples of some steps are unknown. `seconds` is the
     length of the windows, 0 without windows. `left_out` is the number of excluded (flagged) steps.
     """
 
@@ -221,7 +221,7 @@ def _effects(before: StepWindow, after: StepWindow, history: Chains, compared: _
 
 
 def _rates(before: StepWindow, after: StepWindow, history: Chains) -> FigureChange | None:
-    """Compare the samples per second; None where the samples of a step are unknown."""
+    """Compare the samples per second; None where the samples of some steps are unknown."""
     if not (before.has_samples and after.has_samples):
         return None
     history = [chain for chain in history if all(window.has_samples for window in chain)]

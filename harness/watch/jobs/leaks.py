@@ -191,8 +191,7 @@ class LeakWatch:
         self._put(EventRow(row.t_ns, row.step, kind, severity, label, row.message, detail, None))
 
     def _compare(self, before: StepRow) -> None:
-        """Write an event if the collection freed memory, once the memory after a step that began later was
-        read."""
+        """Write an event if the collection freed memory, once a later step has a reading."""
         newest = self._detector.newest_reading
         if newest is None or newest.step <= before.step + 1:
             return
