@@ -57,7 +57,7 @@ def net() -> Iterator[Net]:
 def follow(net: Net) -> TrackingResult:
     optimizer = torch.optim.Adam(net.parameters())
     inputs = torch.ones(256, 1024, device="cuda:0")
-    names = parameter_names(net)
+    names = parameter_names(net, optimizer)
 
     def plain_step() -> None:
         net(inputs).sum().backward()
