@@ -5,8 +5,8 @@ every Python call takes several times as long as in a tight loop. So an entry re
 a plain step (`harness.attach.plain_step`) by itself, and leaves all others to the observation: they leave
 for a function of their own, as do those before the training or on another thread.
 
-The events of a step, in order: `next_batch`, `call` of the model, `backward`, `update_began`, and
-`update_ended`, which ends the step. `harness.attach.iterators` has the batches of plain steps.
+The events of a step, in order: `next_batch`, `call` of the model, `backward`, and the begin and the end of
+the update, which ends the step. `harness.attach.iterators` has the batches of plain steps.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,20 +20,21 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 
 from harness.attach.batches import sizes_of
 from harness.attach.guard import ScriptGuard
-from harness.attach.passes import LoaderPass
-from harness.attach.plain_observation import PlainObservation
-from harness.attach.plain_step import (
+from harness.attach.numbering import (
     ARRIVED,
     CALLED,
     GRADIENTS_BEGAN,
     GRADIENTS_ENDED,
     RETURNED,
     UPDATE_BEGAN,
-    PlainStep,
 )
+from harness.attach.passes import LoaderPass
+from harness.attach.plain_observation import PlainObservation
+from harness.attach.plain_step import PlainStep
+from harness.watch.rank_waits import NO_WAITS
 
+UpdateHook = Callable[[torch.optim.Optimizer, Any, Any], None]
 _is_grad_enabled = torch.is_grad_enabled
-_UNKNOWN = (None, None)
 
 
 class EarlyEvents(Protocol):
@@ -66,13 +67,11 @@ class StepEntries:
         self.plain = plain
         self.guard = guard
         self._early = early
-        self._end_quiet_step: Callable[[], bool] = _no_step
         self._model_ids: set[int] = set()
 
     def follow(self, observation: PlainObservation | None) -> None:
         """Pass the events to `observation` from now on; None: the training has ended."""
         self.observation = observation
-        self._end_quiet_step = _no_step if observation is None else observation.quiet.end
 
     def add_models(self, models: Iterable[nn.Module]) -> None:
         """Follow the calls of `models` too."""
@@ -95,20 +94,19 @@ class StepEntries:
             observation.loaders.ended(batches)
             guard.run(observation.batch_missed)
             raise
-        return self.arrived(batches, batch)
+        self.arrived(batches, batch)
+        return batch
 
-    def arrived(self, batches: LoaderPass, batch: Any) -> Any:
-        """A batch arrived in a step that is not plain; return it."""
+    def arrived(self, batches: LoaderPass, batch: Any) -> None:
+        """A batch arrived in a step that is not plain."""
         observation = self.observation
         if observation is not None:
             observation.loaders.delivered(batches)
             if self.guard.is_on and not observation.is_loading:
                 self.guard.run(observation.batch_arrived, self.count_samples(batches, batch))
-        return batch
 
-    def batch_missed(self, batches: LoaderPass, error: BaseException) -> None:
-        """The next batch of a plain step raised `error`, which may be its end."""
-        batches.is_over = batches.is_over or isinstance(error, StopIteration)
+    def batch_missed(self, batches: LoaderPass) -> None:
+        """The next batch of a plain step raised an error, or there is none."""
         if (observation := self.observation) is not None:
             observation.loaders.ended(batches)
             self.guard.run(observation.batch_missed)
@@ -116,9 +114,11 @@ class StepEntries:
     def count_samples(self, batches: LoaderPass, batch: Any) -> int | None:
         """Return the number of samples in a batch; None: unknown."""
         try:
-            return batches.samples_of(batch)
+            if (samples := batches.samples_of(batch)) is not None:
+                return samples
         except Exception as error:  # noqa: BLE001  # the guard of the process, inline
             self.guard.failed(error)
+        self.plain.reads_sizes = True
         return None
 
     def wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,16 +134,13 @@ class StepEntries:
             is_next = len(times_ns) == ARRIVED and id(model) == plain.model_id
             if not (is_next and get_ident() == guard.thread and model.training and _is_grad_enabled()):
                 return self._call(original, model, inputs, kwargs)
-            tensor = inputs[0] if inputs else None
-            if type(tensor) is Tensor and plain.samples is not None and tensor.is_floating_point():
-                plain.sizes = _UNKNOWN
-            else:
+            if plain.reads_sizes:
                 plain.sizes = sizes_of(inputs or tuple(kwargs.values()))
             times_ns.append(plain.now())
             if kwargs or len(inputs) != 1:
                 output = original(model, *inputs, **kwargs)
             else:  # As nearly always, and without further tuples and frames of C.
-                output = original(model, tensor)
+                output = original(model, inputs[0])
             if len(times_ns) == CALLED:
                 times_ns.append(plain.now())
             else:
@@ -180,13 +177,13 @@ class StepEntries:
         @wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             is_next = len(times_ns) == RETURNED and type(tensors) is Tensor
-            if not (is_next and get_ident() == guard.thread and not tensors.dim() and tensors.is_cpu):
+            if not (is_next and get_ident() == guard.thread and tensors.is_cpu):
                 return self._compute_gradients(partial(original, tensors, *args, **kwargs), tensors)
             try:
                 loss = tensors.item() if plain.is_recorded else None
-                plain.loss = loss if type(loss) is float else None
-            except Exception as error:  # noqa: BLE001  # the guard of the process, inline
-                guard.failed(error)
+            except RuntimeError:  # It has several elements.
+                loss = None
+            plain.loss = loss if type(loss) is float else None
             times_ns.append(plain.now())
             try:
                 original(tensors, *args, **kwargs)
@@ -230,39 +227,70 @@ class StepEntries:
         if (observation := self.observation) is not None:
             self.guard.run(observation.backward_ended)
 
-    def update_began(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        """An optimizer is about to step, at the latest with this the training begins."""
-        plain, thread = self.plain, get_ident()
-        is_next = len(plain.times_ns) == GRADIENTS_ENDED and id(optimizer) == plain.optimizer_id
-        if is_next and thread == self.guard.thread:
-            plain.times_ns.append(plain.now())
-            return
-        if self.observation is None or thread != self.guard.thread:
-            self._early.early_update(optimizer)
-        observation = self.observation
-        if observation is not None and thread == self.guard.thread:
-            self.guard.run(observation.update_began, optimizer)
+    def begin_update(self) -> UpdateHook:
+        """Return the hook that torch calls before an optimizer steps; with that, at the latest, the training
+        begins."""
+        guard, plain = self.guard, self.plain
+        times_ns = plain.times_ns
 
-    def update_ended(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        """An optimizer has stepped. Raises ScriptStopped where the run is to end."""
-        if get_ident() != self.guard.thread:
-            return
-        try:
-            is_plain = len(self.plain.times_ns) == UPDATE_BEGAN
-            if is_plain and self._end_quiet_step():
+        def update_began(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+            is_followed = get_ident() == guard.thread
+            if is_followed and len(times_ns) == GRADIENTS_ENDED and id(optimizer) == plain.optimizer_id:
+                times_ns.append(plain.now())
                 return
-            if (observation := self.observation) is None:
+            if self.observation is None or not is_followed:
+                self._early.early_update(optimizer)
+            if (observation := self.observation) is not None and get_ident() == guard.thread:
+                guard.run(observation.update_began, optimizer)
+
+        return update_began
+
+    def end_update(self) -> UpdateHook:
+        """Return the hook that torch calls after an optimizer has stepped. It raises ScriptStopped where the
+        run is to end."""
+        guard, plain = self.guard, self.plain
+        times_ns = plain.times_ns
+
+        def update_ended(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+            if get_ident() != guard.thread:
                 return
-            if is_plain:
-                observation.plain_step_ended()
-            else:
-                observation.update_ended(optimizer)
-        except Exception as error:  # noqa: BLE001  # the guard of the process, inline
-            self.guard.failed(error)
+            try:
+                if len(times_ns) != UPDATE_BEGAN:
+                    self._update_ended(optimizer)
+                    return
+                end_ns, step = plain.clock_ns(), plain.ended + 1
+                inbox = plain.inbox
+                is_quiet = end_ns < plain.until_ns and step < plain.until_step
+                if not is_quiet or inbox.commands or inbox.stop_message is not None:
+                    self._plain_step_ended()
+                    return
+                step_ns = (plain.end_ns, *times_ns, end_ns)
+                times_ns.clear()
+                plain.end_ns, plain.ended = end_ns, step
+                if plain.is_recorded:
+                    loss, (samples, tokens) = plain.loss, plain.sizes
+                    if plain.logged_loss is not None:
+                        loss, plain.logged_loss = float(plain.logged_loss), None
+                    progress = plain.progress
+                    progress.last_step, progress.times_ns = step, step_ns
+                    waits = NO_WAITS if plain.rank_waits is None else plain.rank_waits.take()
+                    samples = plain.samples or samples or 0
+                    plain.put((step, step_ns, None, loss, samples, tokens, waits, plain.columns))
+                elif plain.progress.unobserved_ns is not None:
+                    plain.progress.unobserved_ns.append(end_ns)
+                plain.step_finished(step)
+            except Exception as error:  # noqa: BLE001  # the guard of the process, inline
+                guard.failed(error)
 
+        return update_ended
 
-def _no_step() -> bool:
-    return False
+    def _plain_step_ended(self) -> None:
+        if self.observation is not None:
+            self.observation.plain_step_ended()
+
+    def _update_ended(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.observation is not None:
+            self.observation.update_ended(optimizer)
 
 
 def _first_of(tensors: Iterable[Any]) -> Tensor | None:

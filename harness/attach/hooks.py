@@ -84,8 +84,8 @@ class Hooks(Closing):
         self._replace(torch.amp.GradScaler, "scale", self._scale)
         self._replace(torch.amp.GradScaler, "step", self._scaler_step)
         for handle in (
-            register_optimizer_step_pre_hook(entries.update_began),
-            register_optimizer_step_post_hook(entries.update_ended),
+            register_optimizer_step_pre_hook(entries.begin_update()),
+            register_optimizer_step_post_hook(entries.end_update()),
         ):
             self._stack.callback(handle.remove)
         # Not torch's global hooks of modules: they make `torch.compile` warn, and compile again without them.

@@ -5,7 +5,7 @@ own sampler, drawn at the same moments.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -38,6 +38,12 @@ class Epoch:
     def has_sent(self) -> bool:
         """Return whether a batch was handed out."""
         return bool(self._sent)
+
+    @property
+    def grouped(self) -> Sequence[list[Any]] | None:
+        """The indices of the last batches that were handed out, of each a list; None where a unit of the
+        sampler's may be anything."""
+        return None if self._size is None else self._sent
 
     def batches(self) -> Iterator[Any]:
         """Yield the batches, as torch's BatchSampler does."""

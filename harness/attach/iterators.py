@@ -1,9 +1,9 @@
 """The iterator of a script's DataLoader, with the time that each batch takes."""
 
+from collections.abc import Iterator
+from itertools import chain
 from threading import get_ident
-from typing import Any, Protocol
-
-from torch import Tensor
+from typing import Any, Protocol, cast
 
 from harness.attach.guard import ScriptGuard
 from harness.attach.passes import LoaderPass
@@ -20,12 +20,12 @@ class BatchEvents(Protocol):
         """Return the next batch of a pass; raises StopIteration at its end."""
         ...
 
-    def arrived(self, batches: LoaderPass, batch: Any) -> Any:
-        """A batch arrived within a step that turned out not to be plain; return it."""
+    def arrived(self, batches: LoaderPass, batch: Any) -> None:
+        """A batch arrived within a step that turned out not to be plain."""
         ...
 
-    def batch_missed(self, batches: LoaderPass, error: BaseException) -> None:
-        """The next batch of a plain step raised `error`."""
+    def batch_missed(self, batches: LoaderPass) -> None:
+        """The next batch of a plain step raised an error."""
         ...
 
     def count_samples(self, batches: LoaderPass, batch: Any) -> int | None:
@@ -33,38 +33,61 @@ class BatchEvents(Protocol):
         ...
 
 
-class ScriptIterator:
-    """The batches of a pass over a loader. Other attributes are those of torch's iterator."""
+class ScriptIterator(chain[Any]):
+    """The batches of a pass over a loader. Other attributes are those of torch's iterator.
 
-    def __init__(self, batches: LoaderPass, events: BatchEvents) -> None:
-        self._pass = batches
-        # In one, because `__getattr__` makes each look at an attribute a slow one.
-        self._parts = batches, events.plain, events.guard, events
+    The batches come from a generator, which the interpreter resumes without a call, and all of whose
+    variables are in one place. As a generator is over once it has raised an error, and a loader may go on
+    after one, the next batch then comes from another.
+    """
 
-    def __iter__(self) -> "ScriptIterator":
-        return self
+    _pass: LoaderPass
 
-    def __next__(self) -> Any:
-        batches, plain, guard, events = self._parts
-        times_ns = plain.times_ns
-        if plain.batches is not batches or times_ns or get_ident() != guard.thread:
-            return events.next_batch(batches)
-        now = plain.now
-        times_ns.append(now())
-        try:
-            batch = next(batches.batches)
-        except BaseException as error:
-            events.batch_missed(batches, error)
-            raise
-        if len(times_ns) != 1:  # The dataset has a training of its own.
-            return events.arrived(batches, batch)
-        times_ns.append(now())
-        is_plain = type(batch) is list and batch and type(tensor := batch[0]) is Tensor and not batches.axis
-        plain.samples = tensor.size(0) if is_plain and tensor.dim() else events.count_samples(batches, batch)
-        return batch
+    def __new__(cls, batches: LoaderPass, events: BatchEvents) -> "ScriptIterator":
+        """`events` receives the batches."""
+        iterator = cast(ScriptIterator, cls.from_iterable(_until_the_end(batches, events)))
+        iterator._pass = batches
+        return iterator
 
     def __len__(self) -> int:
         return len(self._pass.batches)  # type: ignore[arg-type]  # those of a DataLoader have a length
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pass.batches, name)
+
+
+def _until_the_end(batches: LoaderPass, events: BatchEvents) -> Iterator[Iterator[Any]]:
+    while not batches.is_over:
+        yield _until_an_error(batches, events, events.plain, events.guard)
+
+
+def _until_an_error(
+    batches: LoaderPass, events: BatchEvents, plain: PlainStep, guard: ScriptGuard
+) -> Iterator[Any]:
+    times_ns = plain.times_ns
+    while True:
+        if plain.batches is not batches or times_ns or get_ident() != guard.thread:
+            try:
+                batch = events.next_batch(batches)
+            except StopIteration:
+                batches.is_over = True
+                return
+        else:
+            times_ns.append(plain.now())
+            try:
+                batch = next(batches.batches)
+            except StopIteration:
+                batches.is_over = True
+                events.batch_missed(batches)
+                return
+            except BaseException:
+                events.batch_missed(batches)
+                raise
+            if len(times_ns) == 1:
+                times_ns.append(plain.now())
+                drawn = batches.drawn_last
+                plain.samples = events.count_samples(batches, batch) if drawn is None else len(drawn[-1])
+            else:  # The dataset has a training of its own.
+                events.arrived(batches, batch)
+        # Nothing here refers to a batch that the script has.
+        yield (batch, batch := None)[0]

@@ -1,10 +1,9 @@
 """The step that a remark of the script belongs to."""
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
-from harness.attach.plain_step import ARRIVED
+# The number of events so far: of a step in which a batch was requested, has arrived, and so on.
+ARRIVED, CALLED, RETURNED, GRADIENTS_BEGAN, GRADIENTS_ENDED, UPDATE_BEGAN = range(2, 8)
 
 
 class StepUnderWay:
@@ -17,23 +16,23 @@ class StepUnderWay:
         ended: the number of the last step that has ended.
         has_begun: whether anything of the step under way has happened, unless it is a plain one.
         has_trained: whether a model was called for training in it.
-        plain_ns: the times of the events of a plain step, see `harness.attach.plain_step`.
+        times_ns: the times of its events so far, if it is a plain one (`harness.attach.plain_step`).
         logged_loss: the loss of the step under way that the script logs, in place of that of backward.
     """
 
-    __slots__ = ("ended", "has_begun", "has_trained", "logged_loss", "plain_ns")
+    __slots__ = ("ended", "has_begun", "has_trained", "logged_loss", "times_ns")
 
-    def __init__(self, plain_ns: Sequence[int] = ()) -> None:
+    def __init__(self) -> None:
         self.ended = 0
         self.has_begun = False
         self.has_trained = False
-        self.plain_ns = plain_ns
+        self.times_ns: list[int] = []
         self.logged_loss: float | Tensor | None = None
 
     @property
     def is_begun(self) -> bool:
         """Return whether anything of the step under way has happened."""
-        return self.has_begun or len(self.plain_ns) >= ARRIVED
+        return self.has_begun or len(self.times_ns) >= ARRIVED
 
     @property
     def number(self) -> int:

@@ -62,6 +62,7 @@ class Observation:
         live: LiveSettings,
         find_models: Callable[[], None],
         *,
+        under_way: StepUnderWay,
         clears_gradients: bool = False,
     ) -> None:
         """`live` changes the settings of `switches`; `find_models` searches for models and ends
@@ -88,7 +89,7 @@ class Observation:
         training.optimizer_ended = self.cycle.forget
         self.manual = ManualUpdates(clears_gradients) if not training.optimizers else None
         self.step = 1
-        self.under_way = StepUnderWay()
+        self.under_way = under_way
         self.raises_stop = True
         self.is_loading = False
         self.early_samples = 0

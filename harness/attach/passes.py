@@ -5,7 +5,7 @@ With workers, batches that were loaded in advance are loaded again after an exch
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -55,6 +55,7 @@ class LoaderPass:
         axis: the dimension of its batches that counts samples; None before the first batch, negative without
             one.
         early_samples: the number of samples in its newest batch before training began; None: unknown.
+        drawn_last: the indices of its last batches, where they count the samples of the newest one.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class LoaderPass:
         self.is_over = False
         self.axis: int | None = None
         self.early_samples: int | None = None
+        self.drawn_last: Sequence[Sequence[Any]] | None = None
         self._open_iterator = open_iterator
         self._changed = changed
         self._attributes: dict[str, Any] = {}
@@ -102,6 +104,7 @@ class LoaderPass:
             axis = batch_axis(batch, self.values.batch_size)
             self.axis = axis if drawn in (None, samples_of(batch, axis)) else _NO_AXIS
         if drawn is not None:
+            self.drawn_last = self._drawn_last
             return drawn
         return None if self.axis == _NO_AXIS else samples_of(batch, self.axis)
 
@@ -174,6 +177,14 @@ class LoaderPass:
         return stream.epoch.size_of_sent(self._loaded_ahead)
 
     @property
+    def _drawn_last(self) -> Sequence[Sequence[Any]] | None:
+        """The indices of the last batches, if the newest of them is that of the newest batch."""
+        stream = self._stream
+        if self.values.num_workers or stream is None or stream.epoch is None:
+            return None
+        return stream.epoch.grouped
+
+    @property
     def _loaded_ahead(self) -> int:
         """The number of batches that the workers have or load. Torch's own count, which is not public."""
         batches: Any = self.batches
@@ -214,7 +225,7 @@ class LoaderPass:
             if epoch is not None and following is not None:
                 epoch.take_back(following, undelivered)
             raise StepscopeError(f"The loader could not be opened with it: {reason_of(error)}") from error
-        self.values = values
+        self.values, self.drawn_last = values, None
         retire(old)
 
     def _new_size(self, values: LoaderValues) -> int | None:

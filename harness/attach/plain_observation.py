@@ -1,57 +1,57 @@
 """The steps of a script, with those that are plain (`harness.attach.plain_step`) taken at their end.
 
-Most of them are quiet (`harness.attach.quiet_steps`): then their row is all there is to do.
+Most of them are quiet: then their row is all there is to do, and `harness.attach.entries` does it.
 """
 
 from typing import Any
 
 import torch
 
-from harness.attach.observation import Observation
-from harness.attach.passes import LoaderPass
-from harness.attach.plain_step import (
+from harness.attach.numbering import (
     ARRIVED,
     CALLED,
     GRADIENTS_BEGAN,
     GRADIENTS_ENDED,
     RETURNED,
     UPDATE_BEGAN,
-    PlainStep,
 )
-from harness.attach.quiet_steps import QuietSteps
+from harness.attach.observation import Observation
+from harness.attach.passes import LoaderPass
+from harness.attach.plain_step import PlainStep
+
+# A step that takes this many times as long as the one before is still read if a reading is due in it.
+_STEP_MARGIN = 1.25
 
 
 class PlainObservation(Observation):
     """An observation whose plain steps are expected, and taken at their end.
 
     Attributes:
-        plain: takes the events of a plain step.
-        quiet: ends quiet ones, until `plain_step_ended` is called or the steps are no longer plain.
+        plain: the step under way, which takes the events of a plain step.
     """
 
     def __init__(self, plain: PlainStep, *arguments: Any, **options: Any) -> None:
         """Further arguments as for `Observation`."""
         self.plain = plain
-        super().__init__(*arguments, **options)
-        self.under_way.plain_ns = plain.times_ns
+        super().__init__(*arguments, under_way=plain, **options)
         tracker, steps = self.tracker, self.steps
         self.training.read_phase = lambda: plain.oom_phase if plain.times_ns else tracker.oom_phase
         self._timer = steps.timer
-        self.quiet = QuietSteps(plain, self.under_way, self._inbox, steps)
+        plain.serve(steps, self._inbox)
 
     def plain_step_ended(self) -> None:
         """All events of a plain step have happened, which is not a quiet one. Raises ScriptStopped where the
         run is to end."""
         self._take_quiet_steps()
-        timer, plain, steps, step, under_way = self._timer, self.plain, self.steps, self.step, self.under_way
+        timer, plain, steps, step = self._timer, self.plain, self.steps, self.step
         end_ns = timer.clock_ns()
         times_ns = plain.end(timer.end_ns, end_ns)
         timer.end_ns = self.tracker.last_ns = end_ns
-        self.step, under_way.ended = step + 1, step
+        self.step, plain.ended = step + 1, step
         self.updates += 1
         loss = plain.loss
-        if (logged := under_way.logged_loss) is not None:
-            loss, under_way.logged_loss = float(logged), None
+        if (logged := plain.logged_loss) is not None:
+            loss, plain.logged_loss = float(logged), None
         samples, tokens = plain.sizes
         samples = plain.samples or samples or 0
         self.training.samples_per_step, self.training.tokens_per_step = samples, tokens
@@ -63,11 +63,11 @@ class PlainObservation(Observation):
 
     def _take_quiet_steps(self) -> None:
         """Take over what the quiet steps have left behind."""
-        taken = self.under_way.ended + 1 - self.step
+        taken = self.plain.ended + 1 - self.step
         if taken > 0:
             self.step += taken
             self.updates += taken
-            self._timer.end_ns = self.tracker.last_ns = self.quiet.end_ns
+            self._timer.end_ns = self.tracker.last_ns = self.plain.end_ns
 
     def leave_plain_step(self) -> None:
         """Take the events so far of a step that is not plain in the general way, and expect no plain step any
@@ -95,7 +95,7 @@ class PlainObservation(Observation):
             self.batch_arrived(plain.samples)
         if events >= CALLED:
             tracker.forward_began(has_gradients=True, is_evaluating=False)
-            self.under_way.has_begun = self.under_way.has_trained = True
+            plain.has_begun = plain.has_trained = True
             self._leader, self._inputs = model_id, plain.sizes
         if events >= RETURNED:
             tracker.forward_ended(has_gradients=True)
@@ -115,23 +115,24 @@ class PlainObservation(Observation):
             return
         if not (self._is_plain() and batches.is_tried and key in self.training.references):
             return
-        plain.expect(batches, self.model_id, key, self._timer)
-        quiet, steps = self.quiet, self.steps
-        quiet.end_ns, quiet.columns = self._timer.end_ns, steps.recorder.columns
-        quiet.rank_waits = steps.recorder.rank_waits
-        quiet.until_step, quiet.until_ns = steps.controller.quiet_until()
+        training, steps = self.training, self.steps
+        reads_sizes = not training.samples_per_step or training.tokens_per_step is not None
+        reads_sizes |= self._timer.lap is not None  # And now and then, should the inputs have become others.
+        plain.expect(batches, self.model_id, key, self._timer, reads_sizes=reads_sizes)
+        plain.columns, plain.rank_waits = steps.recorder.columns, steps.recorder.rank_waits
+        plain.until_step, plain.until_ns = steps.controller.quiet_until()
         if plain.is_recorded:
             # The recorder decides on the reading of memory before a step that may reach its time.
-            memory_ns = steps.memory.due_ns - 2 * steps.context.progress.last_step_ns
-            quiet.until_ns = min(quiet.until_ns, memory_ns)
+            memory_ns = steps.memory.due_ns - int(_STEP_MARGIN * steps.context.progress.last_step_ns)
+            plain.until_ns = min(plain.until_ns, memory_ns)
         if not steps.records_alone or steps.recorder.is_behind:
-            quiet.until_step = 0
+            plain.until_step = 0
 
     def _is_plain(self) -> bool:
         """Return whether the next step may be a plain one, as far as the settings and the script's state
         say."""
         timer, cycle, calls = self._timer, self.cycle, self.calls
-        if timer.lap is not None or timer.end_device is not None or self.manual is not None:
+        if timer.end_device is not None or self.manual is not None:
             return False
         if self.is_discovering or self.is_loading or self.has_ended:
             return False

@@ -8,15 +8,21 @@ recorded ones taken in the general way.
 """
 
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
 from harness.analysis.oom.report import OomPhase
+from harness.attach.guard import ScriptGuard
+from harness.attach.numbering import GRADIENTS_BEGAN, RETURNED, StepUnderWay
 from harness.attach.passes import LoaderPass
+from harness.records.run import Phase
+from harness.watch.context import Progress
+from harness.watch.inbox import Inbox
+from harness.watch.rank_waits import RankWaits
+from harness.watch.recorder import NO_COLUMNS, LastColumns, PendingStep
+from harness.watch.steps import Steps
 from harness.watch.timing import StepTimer, Times
-
-# The number of events so far: of a step in which a batch was requested, has arrived, and so on.
-ARRIVED, CALLED, RETURNED, GRADIENTS_BEGAN, GRADIENTS_ENDED, UPDATE_BEGAN = range(2, 8)
 
 # By the number of events so far.
 _OOM_PHASES = (
@@ -29,50 +35,89 @@ _OOM_PHASES = (
     OomPhase.BETWEEN,
     OomPhase.OPTIMIZER,
 )
+UNKNOWN_SIZES: tuple[int | None, int | None] = (None, None)
 # Steps until the next try after a step that was not plain, at most.
 _LONGEST_PAUSE = 1_024
 
 
-class PlainStep:
+class PlainStep(StepUnderWay):
     """The step under way, as long as it is a plain one. Used on the training thread.
 
+    A plain step is *quiet* if, at its end, no action between two steps is due, nothing is requested, and no
+    memory is read: nothing but its row is due then. Everything that quiet steps touch is in this one object,
+    and what others need to know only once the steps are no longer quiet is theirs then
+    (`PlainObservation`): between two operations of a training each object has to come from memory.
+
     Attributes:
-        times_ns: the times of its events so far.
         batches: the pass over a loader that feeds it; None: the step is not expected to be plain.
         model_id: the id of its model.
         optimizer_id: the id of its optimizer.
         now: the clock; in unobserved steps one without time.
         is_recorded: whether the step is observed.
         samples: samples of its batch.
+        reads_sizes: whether the sizes of its model's inputs are needed.
         sizes: samples and tokens of its model's inputs; samples only if those of the batch are unknown.
         loss: its loss; None in unobserved steps.
+        end_ns: the end of the newest step.
+        until_ns, until_step: the first moment and the first step that may not be quiet.
+        columns: the last columns of the rows of quiet steps, see `Recorder.columns`.
+        rank_waits: measures the waits for other ranks; None in a run of one process.
+        clock_ns, inbox, progress, put, step_finished: of the watch, for the ends of steps.
     """
+
+    clock_ns: Callable[[], int]
+    inbox: Inbox
+    progress: Progress
+    put: Callable[[PendingStep], None]
+    step_finished: Callable[[int], None]
 
     __slots__ = (
         "_pause",
         "_retry_step",
+        "_run",
         "batches",
+        "clock_ns",
+        "columns",
+        "end_ns",
+        "inbox",
         "is_recorded",
         "loss",
         "model_id",
         "now",
         "optimizer_id",
+        "progress",
+        "put",
+        "rank_waits",
+        "reads_sizes",
         "samples",
         "sizes",
-        "times_ns",
+        "step_finished",
+        "until_ns",
+        "until_step",
     )
 
-    def __init__(self) -> None:
-        self.times_ns: list[int] = []
+    def __init__(self, guard: ScriptGuard) -> None:
+        """`guard` runs what may fail."""
+        super().__init__()
+        self._run = guard.run
         self.batches: LoaderPass | None = None
         self.model_id = self.optimizer_id = 0
         self.now: Callable[[], int] = perf_counter_ns
         self.is_recorded = True
         self.samples: int | None = None
-        self.sizes: tuple[int | None, int | None] = (None, None)
+        self.reads_sizes = True
+        self.sizes = UNKNOWN_SIZES
         self.loss: Any = None
+        self.end_ns = self.until_ns = self.until_step = 0
+        self.columns: LastColumns = NO_COLUMNS
+        self.rank_waits: RankWaits | None = None
         self._pause = 1
         self._retry_step = 0
+
+    def serve(self, steps: Steps, inbox: Inbox) -> None:
+        """Hand over `steps` from now on, and look for requests in `inbox`."""
+        self.clock_ns, self.inbox, self.progress = steps.timer.clock_ns, inbox, steps.context.progress
+        self.put, self.step_finished = steps.recorder.pending.append, steps.controller.step_finished
 
     @property
     def oom_phase(self) -> OomPhase:
@@ -83,10 +128,24 @@ class PlainStep:
         """Return whether `step` may be a plain one, by the steps before it."""
         return step >= self._retry_step
 
-    def expect(self, batches: LoaderPass, model_id: int, optimizer_id: int, timer: StepTimer) -> None:
+    def expect(
+        self, batches: LoaderPass, model_id: int, optimizer_id: int, timer: StepTimer, *, reads_sizes: bool
+    ) -> None:
         """Expect plain steps from now on, of these and timed by `timer`."""
         self.batches, self.model_id, self.optimizer_id = batches, model_id, optimizer_id
-        self.now, self.is_recorded, self.loss = timer.now, timer.is_observing, None
+        self.now = timer.now if timer.lap is None else partial(self._now_with_peak, timer.now, timer.lap)
+        self.is_recorded, self.loss = timer.is_observing, None
+        self.reads_sizes, self.sizes, self.end_ns = reads_sizes, UNKNOWN_SIZES, timer.end_ns
+
+    def _now_with_peak(self, now: Callable[[], int], lap: Callable[[Phase], None]) -> int:
+        """Return the time of an event. At the end of the forward and of the backward pass, where memory may
+        be highest, its peak is noted after that time."""
+        now_ns, events = now(), len(self.times_ns)
+        if events == RETURNED:
+            self._run(lap, Phase.FORWARD)
+        elif events == GRADIENTS_BEGAN:
+            self._run(lap, Phase.BACKWARD)
+        return now_ns
 
     def leave(self, step: int) -> list[int]:
         """Expect no plain step any more; return the times of the events of `step`, and begin anew."""

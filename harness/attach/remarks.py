@@ -18,8 +18,8 @@ from harness.attach.batches import batch_axis, samples_of
 from harness.attach.guard import ScriptGuard
 from harness.attach.iterators import ScriptIterator
 from harness.attach.knobs import ScriptLiveSettings
+from harness.attach.numbering import ARRIVED
 from harness.attach.observation import Observation
-from harness.attach.plain_step import ARRIVED
 from harness.attach.scalars import DeviceReads, ScalarWriter, check_name, number_of
 from harness.records.run import AmpMode, EventKind, EventRow, Severity
 from harness.records.script import DeclaredSetting, SettingValue
@@ -87,7 +87,7 @@ class Remarks:
         if step is None:
             under_way = self.observation.under_way
             # As `is_begun` and `number`, without a call.
-            is_begun = under_way.has_begun or len(under_way.plain_ns) >= ARRIVED
+            is_begun = under_way.has_begun or len(under_way.times_ns) >= ARRIVED
             step = under_way.ended + 1 if is_begun else max(1, under_way.ended)
             if is_begun and _LOSS in numbers:
                 under_way.logged_loss = numbers[_LOSS]

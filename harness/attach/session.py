@@ -106,7 +106,7 @@ class Session:
         self.inbox = Inbox() if member is None else member.inbox
         self.watch: Watch | None = None
         self.remarks = Remarks(guard)
-        self.plain = PlainStep()
+        self.plain = PlainStep(guard)
         self._entries = StepEntries(guard, self, self.plain)
         self._hooks = Hooks(self, self._entries)
         os.register_at_fork(after_in_child=guard.leave)

@@ -30,8 +30,11 @@ _Nanoseconds = int | None
 _DeviceColumns = tuple[_Nanoseconds, _Nanoseconds, _Nanoseconds, _Nanoseconds, _Nanoseconds, _Nanoseconds]
 _NO_DEVICE: _DeviceColumns = (None, None, None, None, None, None)
 
-# Step, times, device times, loss, samples, tokens, waits for other ranks, memory, settings version, flags.
-_Pending = tuple[
+# Memory, settings version, flags.
+LastColumns = tuple[MemoryColumns, int, int]
+NO_COLUMNS: LastColumns = ((None,) * 9, 0, 0)
+# Step, times, device times, loss, samples, tokens, waits for other ranks, the last columns.
+PendingStep = tuple[
     int,
     Times,
     StepTicket | None,
@@ -39,9 +42,7 @@ _Pending = tuple[
     int,
     int | None,
     Waits,
-    MemoryColumns,
-    int,
-    int,
+    LastColumns,
 ]
 
 
@@ -70,7 +71,7 @@ class Recorder:
         self._marks = marks
         self._put_event = put_event
         self._capacity = capacity
-        self.pending: deque[_Pending] = deque()
+        self.pending: deque[PendingStep] = deque()
         self.rank_waits: RankWaits | None = None
         self._dropped = 0
         self._reported_dropped = 0
@@ -78,7 +79,7 @@ class Recorder:
         self._loss_was_finite = True
 
     @property
-    def columns(self) -> tuple[MemoryColumns, int, int]:
+    def columns(self) -> LastColumns:
         """The last columns of `pending`, those of the next step if nothing is done before it."""
         return self._memory.columns, self._marks.settings_version, self._marks.flags
 
@@ -105,10 +106,7 @@ class Recorder:
         if len(self.pending) >= self._capacity:
             self._dropped += 1
             return
-        version, flags = self._marks.settings_version, self._marks.flags
-        self.pending.append(
-            (step, times_ns, ticket, loss, samples, tokens, waits, memory.columns, version, flags)
-        )
+        self.pending.append((step, times_ns, ticket, loss, samples, tokens, waits, self.columns))
 
     def collect(self) -> list[StepRow]:
         """Return the complete rows, in order. Called from the writer's thread only.
@@ -134,8 +132,8 @@ class Recorder:
             self._report_drops()
         return rows
 
-    def _row(self, done: _Pending) -> StepRow:
-        step, times_ns, ticket, loss_ticket, samples, tokens, waits, memory, version, flags = done
+    def _row(self, done: PendingStep) -> StepRow:
+        step, times_ns, ticket, loss_ticket, samples, tokens, waits, (memory, version, flags) = done
         loss = loss_ticket() if callable(loss_ticket) else loss_ticket
         loss_state: int | None = 0
         if ticket is None and self._has_device_clock:

@@ -16,7 +16,7 @@ from tests.attach_factories import attached
 
 _STEPS, _SETTLED = 60, 30
 # A little more than there are.
-_MOST_ATTACHED, _MOST_IN_TWO_LINES = 9, 15
+_MOST_ATTACHED, _MOST_IN_TWO_LINES = 8, 14
 _OURS = tuple(str(Path(__file__).parents[2] / package) for package in ("harness", "stepscope"))
 
 

@@ -2,6 +2,8 @@
 
 import gc
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,9 +18,12 @@ from torch.utils.data import DataLoader, TensorDataset
 import stepscope
 from harness.analysis.oom.report import OomPhase
 from harness.attach.batches import batch_axis
-from harness.attach.plain_step import GRADIENTS_ENDED, PlainStep
+from harness.attach.guard import ScriptGuard
+from harness.attach.numbering import GRADIENTS_ENDED
+from harness.attach.plain_step import PlainStep
 from harness.attach.session import Session
 from harness.store.home import Home
+from harness.watch.memory import OWN_NS
 from tests.attach_factories import attached, recorded
 
 _SAMPLES, _BATCH = 90, 4
@@ -203,6 +208,108 @@ def test_an_error_in_a_plain_step_leaves_the_phase_that_failed(tmp_path: Path) -
     assert [row.step for row in recorded(folder).steps] == list(range(1, _EVENTFUL + 1))
 
 
+class Faulty(TensorDataset):
+    """Fails for one sample."""
+
+    def __init__(self, data: torch.Tensor, index: int) -> None:
+        super().__init__(data)
+        self._index = index
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        if index == self._index:
+            raise OSError("sample is damaged")
+        return tuple(tensor[index] for tensor in self.tensors)
+
+
+def test_a_loader_goes_on_after_an_error_that_the_script_handles(tmp_path: Path) -> None:
+    loop, samples = Loop(), torch.arange(_SAMPLES, dtype=torch.float32).repeat(4, 1).T.contiguous()
+    seen: list[float] = []
+    with attached(tmp_path) as (session, folder, guard):
+        batches = iter(DataLoader(Faulty(samples, _EVENTFUL * _BATCH + 1), batch_size=_BATCH))
+        assert len(batches) == _STEPS
+        while True:
+            try:
+                (inputs,) = next(batches)
+            except OSError:
+                assert session.plain.batches is None  # It was a plain step until then.
+                continue
+            except StopIteration:
+                break
+            seen += inputs[:, 0].tolist()
+            loop.model(inputs).square().mean().backward()
+            loop.optimizer.step()
+        assert next(batches, None) is None
+        session.end(None)
+        assert guard.message is None
+    damaged = range(_EVENTFUL * _BATCH, _EVENTFUL * _BATCH + _BATCH)
+    assert seen == [number for number in range(_SAMPLES) if number not in damaged]
+    rows = recorded(folder).steps
+    assert [row.samples for row in rows] == [_BATCH] * (_STEPS - 2) + [_SAMPLES % _BATCH]
+
+
+def test_nothing_keeps_a_batch_that_the_script_has_dropped(tmp_path: Path) -> None:
+    loop = Loop()
+    with attached(tmp_path) as (session, _, guard):
+        for (inputs,) in DataLoader(loop.data, batch_size=_BATCH):
+            loss = loop.model(inputs * 1).square().mean()
+            alive = weakref.ref(inputs)
+            del inputs
+            assert alive() is None
+            loss.backward()
+            loop.optimizer.step()
+        session.end(None)
+    assert guard.message is None
+
+
+def test_a_loss_of_several_elements_is_unknown(tmp_path: Path) -> None:
+    loop, plain = Loop(), 0
+    with attached(tmp_path) as (session, folder, guard):
+        for (inputs,) in DataLoader(loop.data, batch_size=_BATCH):
+            output = loop.model(inputs)
+            output.backward(torch.ones_like(output))
+            plain += bool(session.plain.times_ns)
+            loop.optimizer.step()
+        session.end(None)
+        assert guard.message is None
+    assert plain >= _STEPS // 2
+    assert {row.loss for row in recorded(folder).steps} == {None}
+
+
+def test_steps_whose_memory_is_read_are_plain_and_have_a_peak(tmp_path: Path) -> None:
+    loop, plain = Loop(), 0
+    with attached(tmp_path) as (session, folder, guard):
+        for (inputs,) in DataLoader(loop.data, batch_size=_BATCH):
+            loss = loop.model(inputs).square().mean()
+            time.sleep(OWN_NS / 1e9)
+            loss.backward()
+            plain += bool(session.plain.times_ns)
+            loop.optimizer.step()
+        session.end(None)
+        assert guard.message is None
+    assert plain >= _STEPS // 2
+    read = [row for row in recorded(folder).steps if row.allocated_bytes is not None]
+    assert len(read) >= _STEPS // 2
+    assert all(row.peak_allocated_bytes is not None for row in read)
+
+
+def test_an_error_in_a_reading_of_a_plain_step_ends_the_watch_and_not_the_script(tmp_path: Path) -> None:
+    loop = Loop()
+    with attached(tmp_path) as (session, folder, guard):
+        for number, (inputs,) in enumerate(DataLoader(loop.data, batch_size=_BATCH)):
+            loss = loop.model(inputs).square().mean()
+            time.sleep(OWN_NS / 1e9)
+            if number == _EVENTFUL:
+                assert session.plain.times_ns
+                memory = session.remarks.observation.steps.memory
+                memory._note_peak = Mock(side_effect=OSError("no statistics"))
+            loss.backward()
+            loop.optimizer.step()
+        assert guard.message is not None
+        session.end(None)
+    assert "no statistics" in guard.message
+    assert len(recorded(folder).steps) == _EVENTFUL
+
+
 def test_no_search_through_the_process_interrupts_a_script_whose_models_are_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +321,7 @@ def test_no_search_through_the_process_interrupts_a_script_whose_models_are_know
 
 
 def test_steps_that_are_never_plain_are_soon_expected_seldom() -> None:
-    plain, tried = PlainStep(), 0
+    plain, tried = PlainStep(ScriptGuard()), 0
     for step in range(1, 200):
         if plain.may_begin(step):
             tried += 1
