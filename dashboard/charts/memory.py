@@ -7,7 +7,7 @@ import numpy as np
 
 from dashboard.buckets import Array, BucketTable, joined
 from dashboard.charts.axes import CONFIG, frame, line, note, x_axis, y_axis
-from dashboard.charts.live import LIMIT_IN_SIGHT, MemoryLimit, level
+from dashboard.charts.live import LIMIT_IN_SIGHT, NOTE_MARGIN, MemoryLimit, level
 from dashboard.charts.markers import MARKED, QUIET, dash, marker_of
 from harness import words
 from harness.records.memory import MemorySampleRow
@@ -146,10 +146,13 @@ def _layout(
     timeline: Timeline, in_use: Sequence[_Curve], unused: Sequence[_Curve], dashes: list[dict[str, Any]]
 ) -> dict[str, Any]:
     shapes, notes = _limit(timeline.limit, in_use)
+    axes = _y_axes(timeline, in_use, unused)
+    if notes and in_use:  # Leave room for what is noted about values above the range.
+        axes["yaxis"]["autorangeoptions"] = {"include": _top(in_use) * NOTE_MARGIN / _unit(in_use)[0]}
     return {
         **frame(timeline.revision),
         "xaxis": x_axis("y2" if timeline.is_cpu else "y3"),
-        **_y_axes(timeline, in_use, unused),
+        **axes,
         "shapes": [*dashes, *shapes],
         "annotations": [*notes, *_reasons(timeline, in_use, unused)],
     }
@@ -174,12 +177,17 @@ def _y_axes(
     return axes
 
 
+def _top(curves: Sequence[_Curve]) -> float:
+    """Return the highest value drawn, in bytes."""
+    return max((curve.top for curve in curves if not curve.hidden), default=0.0)
+
+
 def _limit(
     limit: MemoryLimit | None, in_use: Sequence[_Curve]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Build the limit as a dashed line, or as text if it is far above everything drawn."""
     scale = _unit(in_use)[0]
-    top = max((curve.top for curve in in_use if not curve.hidden), default=0.0)
+    top = _top(in_use)
     above = [
         f"{curve.name} {words.size(float(curve.y[np.isfinite(curve.y)][-1]))}"
         for curve in in_use

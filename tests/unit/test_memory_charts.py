@@ -100,6 +100,16 @@ def test_the_limit_is_a_line_or_words(limit: int, words: str) -> None:
     assert len(figure["layout"]["shapes"]) == (limit == 24)
 
 
+def test_a_note_about_what_is_above_the_range_has_room_above_flat_curves() -> None:
+    flat = a_timeline(limit=MemoryLimit(400 * GIB, "cap"))
+    axis = memory.figure(flat)["layout"]["yaxis"]
+    highest = max(
+        float(np.nanmax(trace["y"])) for trace in memory.figure(flat)["data"] if trace["yaxis"] == "y"
+    )
+    assert axis["autorangeoptions"]["include"] > 1.1 * highest
+    assert "autorangeoptions" not in memory.figure(a_timeline(limit=None))["layout"]["yaxis"]
+
+
 def test_leaks_snapshots_and_injected_faults_are_markers() -> None:
     kinds = (EventKind.LEAK, EventKind.SNAPSHOT, EventKind.INJECTED, EventKind.OOM, EventKind.STATE)
     events = [EventRow(0, 5, kind, Severity.INFO, kind.value, "So.", "{}", None) for kind in kinds]
