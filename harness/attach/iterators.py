@@ -36,8 +36,8 @@ class BatchEvents(Protocol):
 class ScriptIterator(chain[Any]):
     """The batches of a pass over a loader. Other attributes are those of torch's iterator.
 
-    The batches come from a generator, which the interpreter resumes without a call, and all of whose
-    variables are in one place. As a generator is over once it has raised an error, and a loader may go on
+    The batches come from a generator: the interpreter resumes it without a call, and its variables are in
+    one place. As a generator is over once it has raised an error, and a loader may go on
     after one, the next batch then comes from another.
     """
 
