@@ -3,7 +3,6 @@
 import gc
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -208,59 +207,6 @@ def test_an_error_in_a_plain_step_leaves_the_phase_that_failed(tmp_path: Path) -
     assert [row.step for row in recorded(folder).steps] == list(range(1, _EVENTFUL + 1))
 
 
-class Faulty(TensorDataset):
-    """Fails for one sample."""
-
-    def __init__(self, data: torch.Tensor, index: int) -> None:
-        super().__init__(data)
-        self._index = index
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
-        if index == self._index:
-            raise OSError("sample is damaged")
-        return tuple(tensor[index] for tensor in self.tensors)
-
-
-def test_a_loader_goes_on_after_an_error_that_the_script_handles(tmp_path: Path) -> None:
-    loop, samples = Loop(), torch.arange(_SAMPLES, dtype=torch.float32).repeat(4, 1).T.contiguous()
-    seen: list[float] = []
-    with attached(tmp_path) as (session, folder, guard):
-        batches = iter(DataLoader(Faulty(samples, _EVENTFUL * _BATCH + 1), batch_size=_BATCH))
-        assert len(batches) == _STEPS
-        while True:
-            try:
-                (inputs,) = next(batches)
-            except OSError:
-                assert session.plain.batches is None  # It was a plain step until then.
-                continue
-            except StopIteration:
-                break
-            seen += inputs[:, 0].tolist()
-            loop.model(inputs).square().mean().backward()
-            loop.optimizer.step()
-        assert next(batches, None) is None
-        session.end(None)
-        assert guard.message is None
-    damaged = range(_EVENTFUL * _BATCH, _EVENTFUL * _BATCH + _BATCH)
-    assert seen == [number for number in range(_SAMPLES) if number not in damaged]
-    rows = recorded(folder).steps
-    assert [row.samples for row in rows] == [_BATCH] * (_STEPS - 2) + [_SAMPLES % _BATCH]
-
-
-def test_nothing_keeps_a_batch_that_the_script_has_dropped(tmp_path: Path) -> None:
-    loop = Loop()
-    with attached(tmp_path) as (session, _, guard):
-        for (inputs,) in DataLoader(loop.data, batch_size=_BATCH):
-            loss = loop.model(inputs * 1).square().mean()
-            alive = weakref.ref(inputs)
-            del inputs
-            assert alive() is None
-            loss.backward()
-            loop.optimizer.step()
-        session.end(None)
-    assert guard.message is None
-
-
 def test_a_loss_of_several_elements_is_unknown(tmp_path: Path) -> None:
     loop, plain = Loop(), 0
     with attached(tmp_path) as (session, folder, guard):
@@ -275,24 +221,26 @@ def test_a_loss_of_several_elements_is_unknown(tmp_path: Path) -> None:
     assert {row.loss for row in recorded(folder).steps} == {None}
 
 
-def reads_each_step(session: Session) -> None:
-    """Have readings take no time: none is left out, however slow they are here."""
-    memory = session.remarks.observation.steps.memory
-    memory._durations_ns.clear()
-    memory._cpu_ns = lambda: 0
+def read_losses(loop: Loop, session: Session) -> Iterator[torch.Tensor]:
+    """Yield the loss of each step before its backward pass. The steps are long enough to be read each, and
+    readings take no time, so that none is left out on a busy machine."""
+    for number, (inputs,) in enumerate(DataLoader(loop.data, batch_size=_BATCH)):
+        loss = loop.model(inputs).square().mean()
+        time.sleep(OWN_NS / 1e9)
+        if number == 1:
+            memory = session.remarks.observation.steps.memory
+            memory._durations_ns.clear()
+            memory._cpu_ns = lambda: 0
+        yield loss
+        loop.optimizer.step()
 
 
-def test_steps_whose_memory_is_read_are_plain_and_have_a_peak(tmp_path: Path) -> None:
+def test_steps_with_a_reading_of_the_memory_are_plain_and_have_a_peak(tmp_path: Path) -> None:
     loop, plain = Loop(), 0
     with attached(tmp_path) as (session, folder, guard):
-        for number, (inputs,) in enumerate(DataLoader(loop.data, batch_size=_BATCH)):
-            loss = loop.model(inputs).square().mean()
-            if number == 1:
-                reads_each_step(session)
-            time.sleep(OWN_NS / 1e9)
+        for loss in read_losses(loop, session):
             loss.backward()
             plain += bool(session.plain.times_ns)
-            loop.optimizer.step()
         session.end(None)
         assert guard.message is None
     assert plain >= _STEPS // 2
@@ -304,17 +252,12 @@ def test_steps_whose_memory_is_read_are_plain_and_have_a_peak(tmp_path: Path) ->
 def test_an_error_in_a_reading_of_a_plain_step_ends_the_watch_and_not_the_script(tmp_path: Path) -> None:
     loop = Loop()
     with attached(tmp_path) as (session, folder, guard):
-        for number, (inputs,) in enumerate(DataLoader(loop.data, batch_size=_BATCH)):
-            loss = loop.model(inputs).square().mean()
-            if number == 1:
-                reads_each_step(session)
-            time.sleep(OWN_NS / 1e9)
+        for number, loss in enumerate(read_losses(loop, session)):
             if number == _EVENTFUL:
                 assert session.plain.times_ns
                 memory = session.remarks.observation.steps.memory
                 memory._note_peak = Mock(side_effect=OSError("no statistics"))
             loss.backward()
-            loop.optimizer.step()
         assert guard.message is not None
         session.end(None)
     assert "no statistics" in guard.message
