@@ -260,8 +260,8 @@ class StepEntries:
                     return
                 end_ns, step = plain.clock_ns(), plain.ended + 1
                 inbox = plain.inbox
-                is_quiet = end_ns < plain.until_ns and step < plain.until_step
-                if not is_quiet or inbox.commands or inbox.stop_message is not None:
+                is_quiet = step < plain.until_step and not inbox.commands and inbox.stop_message is None
+                if not is_quiet or (end_ns >= plain.until_ns and not self._measure(step, end_ns)):
                     self._plain_step_ended()
                     return
                 step_ns = (plain.end_ns, *times_ns, end_ns)
@@ -283,6 +283,9 @@ class StepEntries:
                 guard.failed(error)
 
         return update_ended
+
+    def _measure(self, step: int, end_ns: int) -> bool:
+        return self.observation is not None and self.observation.measure(step, end_ns)
 
     def _plain_step_ended(self) -> None:
         if self.observation is not None:

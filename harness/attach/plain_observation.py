@@ -19,9 +19,6 @@ from harness.attach.observation import Observation
 from harness.attach.passes import LoaderPass
 from harness.attach.plain_step import PlainStep
 
-# A step that takes this many times as long as the one before is still read if a reading is due in it.
-_STEP_MARGIN = 1.25
-
 
 class PlainObservation(Observation):
     """An observation whose plain steps are expected, and taken at their end.
@@ -37,6 +34,7 @@ class PlainObservation(Observation):
         tracker, steps = self.tracker, self.steps
         self.training.read_phase = lambda: plain.oom_phase if plain.times_ns else tracker.oom_phase
         self._timer = steps.timer
+        self._deadline_ns = 0
         plain.serve(steps, self._inbox)
 
     def plain_step_ended(self) -> None:
@@ -60,6 +58,24 @@ class PlainObservation(Observation):
         plain.leave(step)
         plain.succeeded()
         self._proceed(step)
+
+    def measure(self, step: int, end_ns: int) -> bool:
+        """Measure what is due after `step`, a plain one that ends at `end_ns`; return whether it is a quiet
+        one apart from that."""
+        plain, steps = self.plain, self.steps
+        if not plain.is_recorded or end_ns >= self._deadline_ns:
+            return False
+        if not steps.records_alone or steps.recorder.is_behind:
+            return False
+        self._take_quiet_steps()
+        samples, tokens = plain.sizes
+        self.training.samples_per_step = plain.samples or samples or 0
+        self.training.tokens_per_step = tokens
+        step_ns = end_ns - plain.end_ns
+        steps.recorder.measure(step, end_ns, step_ns)
+        plain.succeeded()
+        self._expect_quiet_steps(step_ns)
+        return True
 
     def _take_quiet_steps(self) -> None:
         """Take over what the quiet steps have left behind."""
@@ -115,17 +131,22 @@ class PlainObservation(Observation):
             return
         if not (self._is_plain() and batches.is_tried and key in self.training.references):
             return
-        training, steps = self.training, self.steps
-        reads_sizes = not training.samples_per_step or training.tokens_per_step is not None
-        reads_sizes |= self._timer.lap is not None  # And now and then, should the inputs have become others.
-        plain.expect(batches, self.model_id, key, self._timer, reads_sizes=reads_sizes)
-        plain.columns, plain.rank_waits = steps.recorder.columns, steps.recorder.rank_waits
-        plain.until_step, plain.until_ns = steps.controller.quiet_until()
+        plain.expect(batches, self.model_id, key, self._timer)
+        plain.until_step, self._deadline_ns = self.steps.controller.quiet_until()
+        self._expect_quiet_steps(self.steps.context.progress.last_step_ns)
+
+    def _expect_quiet_steps(self, step_ns: int) -> None:
+        """Expect quiet steps from now on, after one of `step_ns`."""
+        plain, training, recorder = self.plain, self.training, self.steps.recorder
+        is_sampled = self._timer.lap is not None
+        # Those of sampled steps are read should the inputs have become others.
+        reads_sizes = is_sampled or not training.samples_per_step or training.tokens_per_step is not None
+        plain.expect_quiet(self._timer, reads_sizes=reads_sizes)
+        plain.columns, plain.rank_waits = recorder.columns, recorder.rank_waits
+        plain.until_ns = self._deadline_ns
         if plain.is_recorded:
-            # The recorder decides on the reading of memory before a step that may reach its time.
-            memory_ns = steps.memory.due_ns - int(_STEP_MARGIN * steps.context.progress.last_step_ns)
-            plain.until_ns = min(plain.until_ns, memory_ns)
-        if not steps.records_alone or steps.recorder.is_behind:
+            plain.until_ns = min(plain.until_ns, recorder.measures_from_ns(step_ns))
+        if not self.steps.records_alone or recorder.is_behind:
             plain.until_step = 0
 
     def _is_plain(self) -> bool:

@@ -43,9 +43,9 @@ _LONGEST_PAUSE = 1_024
 class PlainStep(StepUnderWay):
     """The step under way, as long as it is a plain one. Used on the training thread.
 
-    A plain step is *quiet* if, at its end, no action between two steps is due, nothing is requested, and no
-    memory is read: nothing but its row is due then. Everything that quiet steps touch is in this one object,
-    and what others need to know only once the steps are no longer quiet is theirs then
+    A plain step is *quiet* if, at its end, no action between two steps is due and nothing is requested:
+    nothing but its row is due then, and, after few of them, a measurement. Everything that quiet steps touch
+    is in this one object, and what others need to know only once the steps are no longer quiet is theirs then
     (`PlainObservation`): between two operations of a training each object has to come from memory.
 
     Attributes:
@@ -59,7 +59,8 @@ class PlainStep(StepUnderWay):
         sizes: samples and tokens of its model's inputs; samples only if those of the batch are unknown.
         loss: its loss; None in unobserved steps.
         end_ns: the end of the newest step.
-        until_ns, until_step: the first moment and the first step that may not be quiet.
+        until_ns: the first moment at which something may be due or to be measured.
+        until_step: the first step that may not be quiet.
         columns: the last columns of the rows of quiet steps, see `Recorder.columns`.
         rank_waits: measures the waits for other ranks; None in a run of one process.
         clock_ns, inbox, progress, put, step_finished: of the watch, for the ends of steps.
@@ -128,14 +129,16 @@ class PlainStep(StepUnderWay):
         """Return whether `step` may be a plain one, by the steps before it."""
         return step >= self._retry_step
 
-    def expect(
-        self, batches: LoaderPass, model_id: int, optimizer_id: int, timer: StepTimer, *, reads_sizes: bool
-    ) -> None:
+    def expect(self, batches: LoaderPass, model_id: int, optimizer_id: int, timer: StepTimer) -> None:
         """Expect plain steps from now on, of these and timed by `timer`."""
         self.batches, self.model_id, self.optimizer_id = batches, model_id, optimizer_id
+        self.is_recorded, self.loss, self.end_ns = timer.is_observing, None, timer.end_ns
+        self.sizes = UNKNOWN_SIZES
+
+    def expect_quiet(self, timer: StepTimer, *, reads_sizes: bool) -> None:
+        """Expect quiet steps from now on, or, where the memory is to be read, one after which it is."""
         self.now = timer.now if timer.lap is None else partial(self._now_with_peak, timer.now, timer.lap)
-        self.is_recorded, self.loss = timer.is_observing, None
-        self.reads_sizes, self.sizes, self.end_ns = reads_sizes, UNKNOWN_SIZES, timer.end_ns
+        self.reads_sizes = reads_sizes
 
     def _now_with_peak(self, now: Callable[[], int], lap: Callable[[Phase], None]) -> int:
         """Return the time of an event. At the end of the forward and of the backward pass, where memory may

@@ -106,8 +106,6 @@ class StepAction:
 
     # The kinds of commands that it carries out.
     commands: frozenset[str] = frozenset()
-    # Whether it changes nothing: when only its deadline has passed, the other actions need not run.
-    only_measures = False
     # The noun for its captures of steps, which two at a time would distort; empty: it takes none.
     capture = ""
 

@@ -35,10 +35,8 @@ class StepController:
         self._by_kind: dict[str, StepAction] = {
             kind: action for action in actions for kind in action.commands
         }
-        self._measuring = [action for action in actions if action.only_measures]
         self._due = 0
-        # Of all actions, and of those that do more than to measure.
-        self._deadline_ns = self._acting_deadline_ns = 0
+        self._deadline_ns = 0
 
     @property
     def is_paused(self) -> bool:
@@ -57,13 +55,8 @@ class StepController:
         if step < boundary.due and not inbox.commands and inbox.stop_message is None:
             return True
         is_early = boundary.due == TIMED and step < self._due and not inbox.commands
-        if is_early and inbox.stop_message is None:
-            now_ns = self._context.clock_ns()
-            if now_ns < self._deadline_ns:
-                return True
-            if now_ns < self._acting_deadline_ns:
-                self._measure(step)
-                return True
+        if is_early and inbox.stop_message is None and self._context.clock_ns() < self._deadline_ns:
+            return True
         boundary.step = step
         if inbox.commands:
             self._empty_inbox()
@@ -106,23 +99,9 @@ class StepController:
             boundary.due = 0
             return
         self._due = min((action.due for action in actions), default=NEVER)
-        self._note_deadlines()
+        deadlines_ns = (action.deadline_ns for action in actions)
+        self._deadline_ns = min((at_ns for at_ns in deadlines_ns if at_ns is not None), default=NEVER)
         boundary.due = self._due if self._deadline_ns == NEVER else TIMED
-
-    def _measure(self, step: int) -> None:
-        """Run the actions that only measure; of no other one has the deadline passed."""
-        self._boundary.step = step
-        for action in self._measuring:
-            action.before_step(self._boundary)
-        self._note_deadlines()
-
-    def _note_deadlines(self) -> None:
-        self._deadline_ns = self._acting_deadline_ns = NEVER
-        for action in self._actions:
-            if (at_ns := action.deadline_ns) is not None:
-                self._deadline_ns = min(self._deadline_ns, at_ns)
-                if not action.only_measures:
-                    self._acting_deadline_ns = min(self._acting_deadline_ns, at_ns)
 
     def _empty_inbox(self) -> None:
         """Carry out every command up to a stop; later ones expire."""

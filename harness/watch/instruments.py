@@ -15,6 +15,7 @@ from harness.watch.jobs.leaks import Readings
 from harness.watch.memory import MemoryWatch
 from harness.watch.overhead import OverheadMeter
 from harness.watch.recorder import Recorder
+from harness.watch.reference import ReferenceWork
 from harness.watch.tee import Feed, tee
 
 DROPPED = "stopped working and was dropped"
@@ -64,9 +65,12 @@ def open_instruments(
 
     guard, device_clock = FailureGuard(dropped), device.clock()
     memory = memory or MemoryWatch(device)
-    recorder = Recorder(memory, marks, put, zero_ns, has_device_clock=device_clock is not None)
-    readings = Readings(is_behind)
     is_cpu = device.facts.kind is DeviceKind.CPU
+    reference = ReferenceWork(put) if is_cpu else None
+    recorder = Recorder(
+        memory, marks, put, zero_ns, reference=reference, has_device_clock=device_clock is not None
+    )
+    readings = Readings(is_behind)
     meter = OverheadMeter(plan or (SYNCHRONOUS if is_cpu else ASYNCHRONOUS), put)
     consumers = {"leak readings": readings.take, "overhead": meter.take}
     journal = open_journal(tee(_feed(recorder, device), guard.run, consumers), clock_ns)

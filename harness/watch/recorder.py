@@ -15,9 +15,10 @@ from harness.device.protocol import PhaseTimes, StepTicket
 from harness.records.floats import encode_float
 from harness.records.run import EventKind, EventRow, Phase, Severity, StepFlag, StepRow
 from harness.watch.context import Marks
-from harness.watch.memory import MemoryColumns, MemoryWatch
+from harness.watch.memory import OWN_NS, MemoryColumns, MemoryWatch
 from harness.watch.rank_waits import NO_WAITS, RankWaits, Waits
 from harness.watch.readback import LossTicket
+from harness.watch.reference import ReferenceWork
 from harness.watch.timing import Times, phases_ns
 
 # Steps in memory while the writer is behind; about 40 MB. Later ones are dropped and counted.
@@ -61,11 +62,14 @@ class Recorder:
         put_event: Callable[[EventRow], None],
         zero_ns: int,
         *,
+        reference: ReferenceWork | None = None,
         has_device_clock: bool = False,
         capacity: int = CAPACITY,
     ) -> None:
-        """`zero_ns` is the run's start on the clock of the steps' times."""
+        """`zero_ns` is the run's start on the clock of the steps' times; `reference` runs after some of
+        them."""
         self._memory = memory
+        self._reference = reference
         self._zero_ns = zero_ns
         self._has_device_clock = has_device_clock
         self._marks = marks
@@ -98,15 +102,31 @@ class Recorder:
         tokens: int | None,
     ) -> None:
         """Record a step. Takes about a microsecond; never waits."""
-        memory, end_ns = self._memory, times_ns[-1]
+        end_ns, reference = times_ns[-1], self._reference
         waits = NO_WAITS if self.rank_waits is None else self.rank_waits.take()
         step_ns = end_ns - times_ns[0]
-        if end_ns + step_ns >= memory.due_ns:
-            memory.step_ended(end_ns, step_ns)
+        if end_ns + step_ns >= self._memory.due_ns or (reference is not None and end_ns >= reference.due_ns):
+            self.measure(step, end_ns, step_ns)
         if len(self.pending) >= self._capacity:
             self._dropped += 1
             return
         self.pending.append((step, times_ns, ticket, loss, samples, tokens, waits, self.columns))
+
+    def measures_from_ns(self, step_ns: int) -> int:
+        """Return the earliest end of a step of `step_ns` after which to call `measure`."""
+        memory_ns = self._memory.due_ns - step_ns
+        return memory_ns if self._reference is None else min(memory_ns, self._reference.due_ns)
+
+    def measure(self, step: int, end_ns: int, step_ns: int) -> None:
+        """Measure what is due at the end of `step`, which took `step_ns`: the speed of the machine, and the
+        memory."""
+        memory, reference = self._memory, self._reference
+        # Short steps that are read take longer than others, and the work would take longer after them.
+        is_ordinary = step_ns >= OWN_NS or not memory.is_sampled
+        if reference is not None and end_ns >= reference.due_ns and is_ordinary:
+            reference.step_ended(step, end_ns)
+        if end_ns + step_ns >= memory.due_ns:
+            memory.step_ended(end_ns, step_ns)
 
     def collect(self) -> list[StepRow]:
         """Return the complete rows, in order. Called from the writer's thread only.

@@ -19,7 +19,6 @@ from harness.watch.limits import RunLimits
 from harness.watch.oom.reporter import Subject
 from harness.watch.rank_waits import RankWaits
 from harness.watch.readback import LossReader
-from harness.watch.reference import ReferenceWork
 from harness.watch.timing import StepTimer
 from harness.watch.training import Training
 from harness.watch.unobserved import Unobserved
@@ -78,7 +77,6 @@ class Steps:
                 self.profiles,
                 *([] if inspection is None else [inspection]),
                 self.unobserved,
-                *([ReferenceWork(context, memory)] if is_cpu else []),
             ],
             instruments.step_finished,
         )

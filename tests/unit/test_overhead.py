@@ -21,7 +21,6 @@ from harness.analysis.timing.overhead import (
 from harness.device.event_clock import EventClock
 from harness.device.testing.device import FakeQueue
 from harness.records.overhead import OverheadRow, UnobservedRow
-from harness.records.reference import ReferenceRow
 from harness.records.run import CommandKind, DeviceKind, SettingsRow, StepRow
 from harness.records.script import UnavailableSettingRow
 from harness.settings.spec import change
@@ -32,7 +31,6 @@ from harness.train.loop import take_step, train
 from harness.watch.context import Progress
 from harness.watch.jobs.peak import LONG_NS, PeakWatch
 from harness.watch.memory import MemoryWatch
-from harness.watch.reference import PERIOD_NS, ReferenceWork
 from harness.watch.timing import StepTimer
 from harness.watch.unobserved import MOST
 from tests.store_factories import a_run, a_step
@@ -241,29 +239,6 @@ def test_unobserved_steps_leave_no_mark_on_the_device_and_the_next_step_has_no_g
     assert times_ns[-1] == timer.end_ns
     timer.restart()
     assert timer.is_observing
-
-
-def test_the_reference_work_waits_for_its_next_turn_where_it_is_due_in_an_unobserved_step() -> None:
-    """While an action is due, all of them run before each step: that would be a part of unobserved steps."""
-    run = Run(10)
-    memory = MemoryWatch(a_device())
-    work = ReferenceWork(a_context(clock_ns=run.clock, progress=Progress(0, 5, (0, 10))), memory)
-    run.steps.boundary.step = 8
-    assert (run.clock.now_ns, work.deadline_ns) == (0, 0)
-    work.before_step(run.steps.boundary)
-    assert work.deadline_ns == PERIOD_NS
-    assert not run.journal.of(ReferenceRow)
-
-
-def test_the_reference_work_runs_before_the_step_whose_memory_is_read() -> None:
-    run, memory = Run(10), MemoryWatch(a_device())
-    work = ReferenceWork(a_context(clock_ns=run.clock, progress=Progress(3, 5, (0, 10))), memory)
-    run.steps.boundary.step = 8
-    work.before_step(run.steps.boundary)
-    memory.due_ns = PERIOD_NS + 100
-    assert work.deadline_ns == PERIOD_NS + 100 - 10 - 3
-    memory.due_ns = 0  # As in steps that have a reading each.
-    assert work.deadline_ns == PERIOD_NS
 
 
 def test_behind_a_queue_blocks_are_compared_and_not_single_steps() -> None:

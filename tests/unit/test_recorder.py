@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -9,11 +10,13 @@ from harness.device.event_clock import EventClock
 from harness.device.protocol import StepTicket
 from harness.device.testing.device import FakeQueue
 from harness.records.floats import decode_float
+from harness.records.reference import ReferenceRow
 from harness.records.run import EventKind, EventRow, Phase, StepFlag
 from harness.watch.context import Marks
-from harness.watch.memory import MemoryWatch
+from harness.watch.memory import OWN_NS, SHARED_NS, MemoryWatch
 from harness.watch.readback import LossTicket
 from harness.watch.recorder import Recorder
+from harness.watch.reference import PERIOD_NS, ReferenceWork
 from tests.train_factories import a_device, some_times
 
 
@@ -214,3 +217,33 @@ def test_steps_wait_for_the_next_poll_while_memory_is_short() -> None:
     assert [row.step for row in bench.recorder.collect()] == [1]
     is_short += [False]
     assert [row.step for row in bench.recorder.collect()] == [2]
+
+
+def reference_of(step_ns: int, steps: int) -> tuple[list[ReferenceRow], list[int]]:
+    """Record so many steps; return the reference work beside them, and the steps whose memory is read."""
+    work: list[ReferenceRow] = []
+    memory = MemoryWatch(a_device(), cpu_ns=lambda: 0)
+    recorder = Recorder(memory, Marks(), lambda event: None, zero_ns=0, reference=ReferenceWork(work.append))
+    read = []
+    for step in range(1, steps + 1):
+        if memory.is_sampled:
+            read.append(step)
+        recorder.step_ended(step, some_times(step * step_ns, step_ns), None, None, 8, None)
+    assert len(recorder.collect()) == steps
+    return work, read
+
+
+def test_the_reference_work_runs_after_ordinary_steps_at_most_25_times_per_second() -> None:
+    step_ns, steps = 1_000_000, 1_000
+    work, read = reference_of(step_ns, steps)
+    assert all(row.took_ns > 0 for row in work)
+    assert not {row.step for row in work} & set(read)
+    assert len(read) == pytest.approx(steps * step_ns / SHARED_NS, abs=2)
+    assert len(work) == pytest.approx(steps * step_ns / PERIOD_NS, abs=2)
+    assert all(later.step - row.step >= PERIOD_NS / step_ns for row, later in pairwise(work))
+
+
+def test_where_every_step_is_read_the_reference_work_runs_all_the_same() -> None:
+    work, read = reference_of(OWN_NS, 10)
+    assert read == list(range(1, 11))
+    assert [row.step for row in work] == [1, 3, 5, 7, 9]

@@ -11,8 +11,7 @@ SETTLED = WARM_UP_STEPS + 1
 class Timed(StepAction):
     """An action that is due every `period_ns`, and notes its steps."""
 
-    def __init__(self, clock: Clock, period_ns: int, *, only_measures: bool) -> None:
-        self.only_measures = only_measures
+    def __init__(self, clock: Clock, period_ns: int) -> None:
         self.steps: list[int] = []
         self._clock, self._period_ns, self._due_ns = clock, period_ns, 0
 
@@ -23,14 +22,13 @@ class Timed(StepAction):
     def before_step(self, boundary: Boundary) -> None:
         if self._clock.now_ns >= self._due_ns:
             self._due_ns = self._clock.now_ns + self._period_ns
-        self.steps.append(boundary.step)
+            self.steps.append(boundary.step)
 
 
-def test_an_action_that_only_measures_runs_alone_when_only_its_time_has_come() -> None:
+def test_actions_run_once_the_time_of_one_of_them_has_come() -> None:
     clock = Clock()
-    often, seldom = Timed(clock, 2, only_measures=True), Timed(clock, 6, only_measures=False)
-    actions: list[StepAction] = [often, seldom]
-    controller = StepController(a_context(clock_ns=clock), Inbox(), Watched().steps.boundary, actions)
+    often, seldom = Timed(clock, 2), Timed(clock, 6)
+    controller = StepController(a_context(clock_ns=clock), Inbox(), Watched().steps.boundary, [often, seldom])
     for step in range(SETTLED, SETTLED + 10):
         clock.now_ns = step - SETTLED
         assert controller.proceed(step)
