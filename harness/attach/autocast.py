@@ -47,7 +47,8 @@ class ScriptAutocast:
         self.own_dtype: torch.dtype | None = None
         self.has_regions = self.has_news = False
         self.mode = AmpMode.OFF
-        self._notice_region()
+        if torch.is_autocast_enabled(device_type):
+            self._notice(torch.get_autocast_dtype(device_type))
 
     @property
     def own_mode(self) -> AmpMode:
@@ -79,8 +80,9 @@ class ScriptAutocast:
         """A model is about to be called, for training or for evaluation. Not necessary where that is as for
         the call before, and the script has entered no region."""
         self.is_training = is_training
-        if is_training and self.own_dtype is None and not self.is_calling and self.wrapper is None:
-            self._notice_region()
+        may_be_new = is_training and self.own_dtype is None and not self.is_calling and self.wrapper is None
+        if may_be_new and torch.is_autocast_enabled(self.device_type):
+            self._notice(torch.get_autocast_dtype(self.device_type))
 
     def run_forward(self, call: Callable[[], Any]) -> Any:
         """Return the output of a model's `call`. A call within another one is part of it."""
@@ -109,10 +111,6 @@ class ScriptAutocast:
             return None
         dtype = _DTYPES.get(self.mode)
         return RegionState(dtype is not None, region.fast_dtype if dtype is None else dtype)
-
-    def _notice_region(self) -> None:
-        if torch.is_autocast_enabled(self.device_type):
-            self._notice(torch.get_autocast_dtype(self.device_type))
 
     def _notice(self, dtype: torch.dtype) -> None:
         self.own_dtype, self.has_news = dtype, True

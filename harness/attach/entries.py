@@ -103,7 +103,9 @@ class StepEntries:
         if observation is not None:
             observation.loaders.delivered(batches)
             if self.guard.is_on and not observation.is_loading:
-                self.guard.run(observation.batch_arrived, self.count_samples(batches, batch))
+                drawn = batches.drawn_last
+                samples = self.count_samples(batches, batch) if drawn is None else len(drawn[-1])
+                self.guard.run(observation.batch_arrived, samples)
 
     def batch_missed(self, batches: LoaderPass) -> None:
         """The next batch of a plain step raised an error, or there is none."""
@@ -161,13 +163,21 @@ class StepEntries:
                 guard.run(observation.untrained_model_called)
             return original(model, *inputs, **kwargs)
         guard.run(observation.forward_began, model, inputs or tuple(kwargs.values()))
-        output = observation.run_forward(partial(original, model, *inputs, **kwargs))
+        autocast, calls = observation.autocast, observation.calls
+        if autocast.is_calling or autocast.wrapper is not None or calls.forward is not calls.own_forward:
+            output = observation.run_forward(partial(original, model, *inputs, **kwargs))
+        else:  # As nearly always, and without three further calls.
+            autocast.is_calling = True
+            try:
+                output = original(model, *inputs, **kwargs)
+            finally:
+                autocast.is_calling = False
         self._returned()
         return output
 
     def _returned(self) -> None:
         if (observation := self.observation) is not None and get_ident() == self.guard.thread:
-            self.guard.run(partial(observation.tracker.forward_ended, has_gradients=_is_grad_enabled()))
+            self.guard.run(observation.tracker.forward_ended, _is_grad_enabled())
 
     def wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return the stand-in for `torch.autograd.backward`."""
@@ -216,7 +226,8 @@ class StepEntries:
         except BaseException:
             self._gradients_failed()
             raise
-        self._gradients_ended()
+        if (observation := self.observation) is not None:
+            guard.run(observation.backward_ended)
         return None
 
     def _gradients_failed(self) -> None:
@@ -256,7 +267,8 @@ class StepEntries:
                 return
             try:
                 if len(times_ns) != UPDATE_BEGAN:
-                    self._update_ended(optimizer)
+                    if self.observation is not None:
+                        self.observation.update_ended(optimizer)
                     return
                 end_ns, step = plain.clock_ns(), plain.ended + 1
                 inbox = plain.inbox
@@ -290,10 +302,6 @@ class StepEntries:
     def _plain_step_ended(self) -> None:
         if self.observation is not None:
             self.observation.plain_step_ended()
-
-    def _update_ended(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.observation is not None:
-            self.observation.update_ended(optimizer)
 
 
 def _first_of(tensors: Iterable[Any]) -> Tensor | None:

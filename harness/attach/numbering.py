@@ -16,16 +16,18 @@ class StepUnderWay:
         ended: the number of the last step that has ended.
         has_begun: whether anything of the step under way has happened, unless it is a plain one.
         has_trained: whether a model was called for training in it.
+        is_plain: whether it is expected to be a plain one, as far as it has come.
         times_ns: the times of its events so far, if it is a plain one (`harness.attach.plain_step`).
         logged_loss: the loss of the step under way that the script logs, in place of that of backward.
     """
 
-    __slots__ = ("ended", "has_begun", "has_trained", "logged_loss", "times_ns")
+    __slots__ = ("ended", "has_begun", "has_trained", "is_plain", "logged_loss", "times_ns")
 
     def __init__(self) -> None:
         self.ended = 0
         self.has_begun = False
         self.has_trained = False
+        self.is_plain = False
         self.times_ns: list[int] = []
         self.logged_loss: float | Tensor | None = None
 

@@ -107,10 +107,14 @@ class Observation:
 
     def batch_requested(self) -> None:
         """A loader is about to return a batch."""
-        self.leave_plain_step()
+        if self.under_way.is_plain:
+            self.leave_plain_step()
         if self.is_loading:
             return
-        if self.cycle.batch_requested():
+        cycle = self.cycle
+        if not cycle.done:
+            cycle.has_batch = True
+        elif cycle.batch_requested():
             self._end_step()
         self.tracker.batch_requested()
         if self.is_discovering and self.updates:
@@ -137,14 +141,16 @@ class Observation:
 
     def batch_missed(self) -> None:
         """A loader has no more batches, or failed."""
-        self.leave_plain_step()
+        if self.under_way.is_plain:
+            self.leave_plain_step()
         if self.is_loading:
             return
         self.tracker.batch_missed()
 
     def forward_began(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """A model is called."""
-        self.leave_plain_step()
+        if self.under_way.is_plain:
+            self.leave_plain_step()
         has_gradients, is_evaluating = is_grad_enabled(), not model.training
         is_training = has_gradients and not is_evaluating
         if not is_training:
@@ -178,14 +184,16 @@ class Observation:
 
     def loss_scaled(self, loss: Any, scaled: Any) -> None:
         """A GradScaler scaled a loss; one that is disabled returns it as it is."""
-        self.leave_plain_step()
+        if self.under_way.is_plain:
+            self.leave_plain_step()
         self._switches.has_scaler |= scaled is not loss
         self._scaled = scaled, loss
 
     def backward_began(self, loss: Tensor | None) -> None:
         """Gradients of `loss` are about to be computed. The inputs of a step are those of the last call of
         its first model before each backward pass."""
-        self.leave_plain_step()
+        if self.under_way.is_plain:
+            self.leave_plain_step()
         self.loaders.has_evaluated = False
         (scaled, unscaled), self._scaled = self._scaled, (None, None)
         if loss is not None and (not loss.dim() or loss.numel() == 1):
@@ -212,7 +220,8 @@ class Observation:
 
     def backward_failed(self) -> None:
         """The backward pass raised an error."""
-        self.leave_plain_step()
+        if self.under_way.is_plain:
+            self.leave_plain_step()
         self.tracker.backward_failed()
 
     def gradients_cleared(self) -> None:
@@ -222,16 +231,20 @@ class Observation:
 
     def update_began(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step."""
-        self.leave_plain_step()
+        if self.under_way.is_plain:
+            self.leave_plain_step()
         self.manual = None
-        self.rates.update_began(optimizer)
+        rates, training = self.rates, self.training
+        if rates.scaled or rates.factor != 1.0:
+            rates.update_began(optimizer)
         self.tracker.update_began()
-        if self.training.add_optimizer(optimizer):
+        if id(optimizer) not in training.references and training.add_optimizer(optimizer):
             self.is_discovering = True
 
     def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has stepped. Raises ScriptStopped where the run is to end."""
-        self.leave_plain_step()
+        if self.under_way.is_plain:
+            self.leave_plain_step()
         if self.rates.scaled:
             self.rates.update_ended(optimizer)
         self.updates += 1

@@ -126,8 +126,11 @@ class PlainObservation(Observation):
             tracker.update_began()
 
     def _expect_plain_step(self) -> None:
-        plain, batches, key = self.plain, self.loaders.newest(), next(iter(self.cycle.members), 0)
-        if batches is None or self.model_id is None or not plain.may_begin(self.step):
+        plain = self.plain
+        if self._timer.end_device is not None or self.model_id is None or not plain.may_begin(self.step):
+            return
+        batches, key = self.loaders.newest(), next(iter(self.cycle.members), 0)
+        if batches is None:
             return
         if not (self._is_plain() and batches.is_tried and key in self.training.references):
             return
@@ -152,10 +155,8 @@ class PlainObservation(Observation):
     def _is_plain(self) -> bool:
         """Return whether the next step may be a plain one, as far as the settings and the script's state
         say."""
-        timer, cycle, calls = self._timer, self.cycle, self.calls
-        if timer.end_device is not None or self.manual is not None:
-            return False
-        if self.is_discovering or self.is_loading or self.has_ended:
+        cycle, calls = self.cycle, self.calls
+        if self.manual is not None or self.is_discovering or self.is_loading or self.has_ended:
             return False
         if len(cycle.members) != 1 or cycle.done or cycle.has_batch or not self.tracker.is_at_start:
             return False

@@ -131,7 +131,7 @@ class PlainStep(StepUnderWay):
 
     def expect(self, batches: LoaderPass, model_id: int, optimizer_id: int, timer: StepTimer) -> None:
         """Expect plain steps from now on, of these and timed by `timer`."""
-        self.batches, self.model_id, self.optimizer_id = batches, model_id, optimizer_id
+        self.batches, self.model_id, self.optimizer_id, self.is_plain = batches, model_id, optimizer_id, True
         self.is_recorded, self.loss, self.end_ns = timer.is_observing, None, timer.end_ns
         self.sizes = UNKNOWN_SIZES
 
@@ -154,7 +154,7 @@ class PlainStep(StepUnderWay):
         """Expect no plain step any more; return the times of the events of `step`, and begin anew."""
         times_ns = self.times_ns.copy()
         self.times_ns.clear()
-        self.batches, self.model_id, self.optimizer_id = None, 0, 0
+        self.batches, self.model_id, self.optimizer_id, self.is_plain = None, 0, 0, False
         if times_ns:
             self._retry_step = step + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -159,8 +158,7 @@ class Session:
     def model_left(self, model: nn.Module) -> None:
         """A module that was seen has returned."""
         if self._observation is not None and any(model is one for one in self._seen):
-            forward_ended = self._observation.tracker.forward_ended
-            self._guard.run(partial(forward_ended, has_gradients=torch.is_grad_enabled()))
+            self._guard.run(self._observation.tracker.forward_ended, torch.is_grad_enabled())
 
     def region_entered(self, region: torch.autocast) -> RegionState | None:
         """Return the state for an autocast region that is about to be entered; None: its own."""

@@ -122,7 +122,7 @@ class StepTracker:
             if before != _LOSS and (lap := self._timer.lap) is not None:
                 lap(Phase.H2D)
 
-    def forward_ended(self, *, has_gradients: bool) -> None:
+    def forward_ended(self, has_gradients: bool) -> None:
         """The model has returned from a call, with gradients or not."""
         if self._backwards:
             return

@@ -110,7 +110,8 @@ class Recorder:
         if len(self.pending) >= self._capacity:
             self._dropped += 1
             return
-        self.pending.append((step, times_ns, ticket, loss, samples, tokens, waits, self.columns))
+        columns = self._memory.columns, self._marks.settings_version, self._marks.flags
+        self.pending.append((step, times_ns, ticket, loss, samples, tokens, waits, columns))
 
     def measures_from_ns(self, step_ns: int) -> int:
         """Return the earliest end of a step of `step_ns` after which to call `measure`."""

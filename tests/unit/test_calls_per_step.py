@@ -14,32 +14,34 @@ from torch.utils.data import DataLoader, TensorDataset
 import stepscope
 from tests.attach_factories import attached
 
-_STEPS, _SETTLED = 60, 30
+_STEPS = 60
 # A little more than there are.
-_MOST_ATTACHED, _MOST_IN_TWO_LINES = 8, 14
+_MOST_ATTACHED, _MOST_IN_TWO_LINES, _MOST_ACCUMULATED = 8, 14, 82
 _OURS = tuple(str(Path(__file__).parents[2] / package) for package in ("harness", "stepscope"))
 
 
 class Loop:
-    """A plain loop, which counts the calls of Stepscope's functions in each step."""
+    """A plain loop, which counts the calls of Stepscope's functions in each step of `micro_batches`."""
 
-    def __init__(self) -> None:
+    def __init__(self, micro_batches: int = 1) -> None:
+        self._micro_batches = micro_batches
         self.model = nn.Linear(4, 2)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        self.loader = DataLoader(TensorDataset(torch.zeros(2 * _STEPS, 4)), batch_size=2)
+        self.loader = DataLoader(TensorDataset(torch.zeros(2 * _STEPS * micro_batches, 4)), batch_size=2)
         self.counts: list[int] = []
 
     def train(self, batches: Iterable[list[torch.Tensor]], log: Callable[[torch.Tensor], None]) -> float:
         """Take all steps; return the median count of the settled ones."""
         with self._counting():
-            for (inputs,) in batches:
+            for number, (inputs,) in enumerate(batches, start=1):
                 loss = self.model(inputs).square().mean()
-                self.optimizer.zero_grad()
                 loss.backward()
-                self.optimizer.step()
-                log(loss)
-                self.counts.append(0)
-        return median(self.counts[_SETTLED:-1])
+                if number % self._micro_batches == 0:
+                    self.optimizer.step()
+                    self.optimizer.zero_grad()
+                    log(loss)
+                    self.counts.append(0)
+        return median(self.counts[len(self.counts) // 2 : -1])
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
@@ -71,6 +73,17 @@ def test_a_step_between_the_two_lines_makes_few_calls(tmp_path: Path) -> None:
     with stepscope.watch(loop.model, loop.optimizer, home=tmp_path) as run:
         calls = loop.train(run.steps(loop.loader), lambda loss: run.log(loss=loss))
     assert 0 < calls <= _MOST_IN_TWO_LINES
+
+
+def test_a_step_of_two_micro_batches_makes_few_calls_for_its_two_loads_passes_and_one_update(
+    tmp_path: Path,
+) -> None:
+    loop = Loop(micro_batches=2)
+    with attached(tmp_path) as (session, _, guard):
+        calls = loop.train(loop.loader, lambda loss: None)
+        session.end(None)
+    assert guard.message is None
+    assert 0 < calls <= _MOST_ACCUMULATED
 
 
 def test_a_bare_step_makes_none() -> None:
