@@ -6,7 +6,7 @@ from typing import IO, Any
 from harness.errors import MissingLibraryError
 from harness.export.tables import TABLES, ColumnType
 from harness.records.floats import decode_float
-from harness.records.run import DeviceSampleRow, RunRow, StepRow
+from harness.records.run import ZERO_IF_UNKNOWN, DeviceSampleRow, RunRow, StepRow
 from harness.records.script import ScalarRow
 from harness.store.reader import LogReader
 
@@ -17,6 +17,7 @@ _STEP_TAGS = {
     for column in TABLES["steps"].columns
     if column.type is not ColumnType.TEXT and column.name not in _NO_CURVES
 }
+_UNKNOWN_IF_ZERO = frozenset(_STEP_TAGS[name] for name in ZERO_IF_UNKNOWN)
 _SAMPLE_TAGS = {
     column.name: f"device/{column.name}"
     for column in TABLES["device_samples"].columns
@@ -70,8 +71,8 @@ def _moments(reader: LogReader) -> Iterator[tuple[int, int, dict[str, float]]]:
     """Yield step, time and values of each row."""
     for steps in reader.tables.pages(StepRow):
         for row in steps:
-            loss = decode_float(row.loss, row.loss_state)
-            yield row.step, row.t_ns, _tagged(row._replace(loss=loss), _STEP_TAGS)
+            values = _tagged(row._replace(loss=decode_float(row.loss, row.loss_state)), _STEP_TAGS)
+            yield row.step, row.t_ns, {tag: value for tag, value in values.items() if _is_known(tag, value)}
     for scalars in reader.tables.pages(ScalarRow):
         for scalar in scalars:
             value = decode_float(scalar.value, scalar.value_state)
@@ -84,6 +85,10 @@ def _moments(reader: LogReader) -> Iterator[tuple[int, int, dict[str, float]]]:
             if len(devices) > 1:
                 values = {f"{sample.device}/{tag}": value for tag, value in values.items()}
             yield sample.step, sample.t_ns, values
+
+
+def _is_known(tag: str, value: float) -> bool:
+    return value != 0 or tag not in _UNKNOWN_IF_ZERO
 
 
 def _scalar_tag(name: str) -> str:

@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 from harness.records.floats import decode_float
 from harness.records.memory import LeakRow, MemorySampleRow, OomReportRow
 from harness.records.overhead import UnobservedRow
-from harness.records.run import DeviceSampleRow, EventRow, HostSampleRow, SettingsRow, StepFlag, StepRow
+from harness.records.run import (
+    ZERO_IF_UNKNOWN,
+    DeviceSampleRow,
+    EventRow,
+    HostSampleRow,
+    SettingsRow,
+    StepFlag,
+    StepRow,
+)
 from harness.records.script import ScalarRow
 from harness.records.telemetry import DeviceDetailRow, HostDetailRow
 from harness.store.reader import LogReader
@@ -75,21 +83,32 @@ def _plain(name: str, row: type[Any]) -> Table:
 
 
 def _steps() -> Table:
-    """Steps have one column for the loss, NaN included, and their flags as words."""
+    """Steps have one column for the loss, NaN included, their flags as words, and no value where a zero means
+    that there is none."""
     fields: Sequence[str] = StepRow._fields
     state, loss, flags = (fields.index(name) for name in ("loss_state", "loss", "flags"))
+    may_be_unknown = [fields.index(name) for name in ZERO_IF_UNKNOWN]
     columns = list(_columns(StepRow))
     columns[flags] = Column("flags", ColumnType.TEXT)
     del columns[state]
 
     def values(row: StepRow) -> tuple[Value, ...]:
         cells: list[Value] = list(row)
+        for column in may_be_unknown:
+            cells[column] = cells[column] or None
         cells[loss] = decode_float(row.loss, row.loss_state)
         cells[flags] = flag_words(row.flags)
         del cells[state]
         return tuple(cells)
 
     return Table("steps", StepRow, tuple(columns), values)
+
+
+def _unobserved_steps() -> Table:
+    def values(row: UnobservedRow) -> tuple[Value, ...]:
+        return tuple(row._replace(samples=row.samples or None))  # type: ignore[arg-type]  # an empty cell
+
+    return Table("unobserved_steps", UnobservedRow, _columns(UnobservedRow), values)
 
 
 def _scalars() -> Table:
@@ -111,7 +130,7 @@ TABLES: dict[str, Table] = {
     table.name: table
     for table in (
         _steps(),
-        _plain("unobserved_steps", UnobservedRow),
+        _unobserved_steps(),
         _scalars(),
         _plain("memory_samples", MemorySampleRow),
         _plain("leaks", LeakRow),

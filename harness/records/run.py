@@ -1,8 +1,8 @@
 """The rows and closed sets that pass between layers: named tuples and string enums, free of torch.
 
 A NamedTuple whose name ends in `Row` binds to SQL as it is: its fields are its table's columns, in order.
-`None` means "not measured"; zero is a measured zero. Times called `t_ns` count from the run's start on the
-monotonic clock; `unix_ns` is wall time.
+`None` means "not measured"; zero is a measured zero, except in the columns `ZERO_IF_UNKNOWN` of a step. Times
+called `t_ns` count from the run's start on the monotonic clock; `unix_ns` is wall time.
 """
 
 from enum import IntFlag, StrEnum
@@ -125,6 +125,10 @@ class StepRow(NamedTuple):
     flags: int
     all_reduce_wait_ns: int | None
     broadcast_wait_ns: int | None
+
+
+# The columns of a step in which 0 means that nothing measured it: in a script's step any of them may be so.
+ZERO_IF_UNKNOWN = ("data_wait_ns", "h2d_ns", "forward_ns", "backward_ns", "optimizer_ns", "samples")
 
 
 class DeviceSampleRow(NamedTuple):

@@ -21,7 +21,8 @@ from harness.demo.writing import write
 from harness.errors import LogDamagedError, UsageError
 from harness.export import TABLES, ExportFormat, export_run, zip_runs
 from harness.records.floats import FloatState
-from harness.records.run import StepRow
+from harness.records.overhead import UnobservedRow
+from harness.records.run import ZERO_IF_UNKNOWN, StepRow
 from harness.records.script import ScalarRow
 from harness.settings.resolve import resolve
 from harness.store.appender import LogAppender
@@ -80,7 +81,37 @@ def test_numbers_and_what_was_not_measured_survive_each_format(tmp_path: Path) -
     row = a_step(7)
     assert (csv_row["step_ns"], csv_row["tokens"]) == (str(row.step_ns), "")
     assert (json_row["step_ns"], json_row["tokens"]) == (row.step_ns, None)
-    assert parquet_row == {**{k: v for k, v in row._asdict().items() if k != "loss_state"}, "flags": ""}
+    values = {k: v for k, v in row._asdict().items() if k != "loss_state"}
+    assert parquet_row == {**values, "h2d_ns": None, "flags": ""}  # The step has no time of a copy.
+
+
+def an_unmeasured_step() -> RunFolder:
+    """A step of which nothing but its duration is known, after one with everything; an unobserved block."""
+    folder = a_home().create("script-1", resolve({"model": "mlp"}), 1)
+    with LogAppender(folder.log, a_run(folder.run_id)) as appender:
+        unmeasured = a_step(2)._replace(**dict.fromkeys(ZERO_IF_UNKNOWN, 0))
+        appender.append([a_step(1)._replace(h2d_ns=1), unmeasured], [UnobservedRow(3, 4, 5, 4, 0, None, 1)])
+    return folder
+
+
+def test_what_a_step_did_not_measure_is_an_empty_cell_and_no_zero(tmp_path: Path) -> None:
+    folder = an_unmeasured_step()
+    for form in list(ExportFormat)[:3]:
+        path = export_run(folder, tmp_path / form, form).path
+        before, step = rows_of(path / f"steps.{form}")
+        (block,) = rows_of(path / f"unobserved_steps.{form}")
+        assert all(int(before[name]) for name in ZERO_IF_UNKNOWN)
+        assert {step[name] for name in ZERO_IF_UNKNOWN} <= {None, ""}
+        assert block["samples"] in (None, "")
+
+
+def test_what_a_step_did_not_measure_is_no_event(tmp_path: Path) -> None:
+    exported = export_run(an_unmeasured_step(), tmp_path, ExportFormat.TENSORBOARD)
+    events = EventAccumulator(str(exported.path))
+    events.Reload()
+    for name in ZERO_IF_UNKNOWN:
+        assert [event.step for event in events.Scalars(f"step/{name}")] == [1]
+    assert [event.step for event in events.Scalars("step/step_ns")] == [1, 2]
 
 
 def test_a_loss_of_nan_is_no_empty_cell(tmp_path: Path) -> None:
