@@ -148,6 +148,15 @@ def test_much_unused_at_the_peak_and_retries_are_worth_a_color() -> None:
     assert (tones["unused"], tones["retries"]) == ("warn", "bad")
 
 
+@pytest.mark.parametrize(("sampled", "peak"), [(12, "12.0 GiB"), (2, "10.0 GiB"), (None, "10.0 GiB")])
+def test_the_peak_is_no_less_than_the_allocated_memory_beside_it(sampled: int | None, peak: str) -> None:
+    recent = [a_step(step)._replace(peak_allocated_bytes=10 * GIB) for step in range(1, 9)]
+    latest = a_sample(allocated_bytes=None if sampled is None else sampled * GIB)
+    cards = {card.key: card for card in memory_cards.cards(a_source(recent=recent, latest=latest))}
+    assert cards["peak"].value == peak
+    assert ("memory sample" in cards["peak"].help) is (sampled == 12)
+
+
 def test_each_bar_begins_where_the_one_above_ended_and_free_memory_is_drawn_short() -> None:
     sample = a_sample(
         allocated_bytes=10 * GIB,
