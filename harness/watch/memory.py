@@ -12,6 +12,8 @@ from harness.records.run import MAX_SHARED_READING_NS, MemoryReading
 OWN_NS = 20_000_000
 # The time between the readings of shorter ones, unless readings are slow.
 SHARED_NS = MAX_SHARED_READING_NS // 2
+# Twice that time, where the newest reading is no higher than so many before it.
+STEADY_READINGS = 100
 # The largest share of the time for readings. Where they take more, as those of a heap with many free blocks,
 # fewer steps are read.
 MOST_SHARE = 0.01
@@ -29,9 +31,10 @@ class MemoryWatch:
     """The memory of each step. Used on the training thread.
 
     A step of `OWN_NS` and longer has its own reading, with the peak within it. Of shorter ones one per
-    `shared_ns` has. If readings take more than `MOST_SHARE` of the time, fewer steps of any length are read.
-    A reading applies to later steps for `MAX_SHARED_READING_NS`; after that they have the process's RSS
-    alone. A peak tracked by the device's allocator is that since the previous reading.
+    `shared_ns` has, and half as many where the memory does not rise. If readings take more than `MOST_SHARE`
+    of the time, fewer steps of any length are read. A reading applies to later steps for
+    `MAX_SHARED_READING_NS`; after that they have the process's RSS alone. A peak tracked by the device's
+    allocator is that since the previous reading.
 
     Attributes:
         columns: the newest reading; without the allocator's once they are too old.
@@ -60,6 +63,8 @@ class MemoryWatch:
         self._shared_ns = shared_ns
         self._cpu_ns = cpu_ns
         self._durations_ns: deque[int] = deque(maxlen=_DURATIONS)
+        self._levels: deque[int] = deque(maxlen=STEADY_READINGS)
+        self._is_steady = False
         self._next_ns = self._columns_ns = 0
         self._is_sampled = True
         self._unsettled_steps = 0
@@ -122,8 +127,11 @@ class MemoryWatch:
         reading = self._read_memory()
         self._durations_ns.append(self._cpu_ns() - began_ns)
         self.columns, self._columns_ns = (*reading, self._rss_bytes()), now_ns
-        if reading.allocated_bytes is not None:
-            self._baseline_bytes, self.read_ns = reading.allocated_bytes, now_ns
+        if (level_bytes := reading.allocated_bytes) is not None:
+            self._baseline_bytes, self.read_ns = level_bytes, now_ns
+            has_all = len(self._levels) == STEADY_READINGS
+            self._is_steady = has_all and level_bytes <= max(self._levels)
+            self._levels.append(level_bytes)
         self._failures = _failures(reading)
         readings, self._notes = self._notes + 1, 0
         self._unsettled_steps -= 1
@@ -135,7 +143,9 @@ class MemoryWatch:
 
     def _shared_by(self, step_ns: int) -> int:
         """Return how long steps of `step_ns` share a reading that is not slow."""
-        return 0 if step_ns >= OWN_NS else self._shared_ns
+        if step_ns >= OWN_NS:
+            return 0
+        return 2 * self._shared_ns if self._is_steady else self._shared_ns
 
     def _pause_ns(self, readings: int) -> int:
         """Return the least time between two sampled steps of so many readings each."""

@@ -72,6 +72,42 @@ def test_short_steps_share_readings() -> None:
     assert device.notes == 2 * device.readings
 
 
+class LevelDevice(CountingDevice):
+    """Its memory has the level that the test sets."""
+
+    level = 1_000
+
+    def read_memory(self) -> MemoryReading:
+        return super().read_memory()._replace(allocated_bytes=self.level)
+
+
+def readings_per_second(watch: MemoryWatch, device: CountingDevice, begin_ms: int) -> int:
+    """Take a second of short steps; how often memory was read meanwhile."""
+    before = device.readings
+    run_steps(watch, MS, 1_000, begin_ms * MS)
+    return device.readings - before
+
+
+def test_memory_that_does_not_rise_is_read_half_as_often() -> None:
+    device = LevelDevice()
+    watch = a_watch(device)
+    most = MS * 1_000 // SHARED_NS
+    paces = [readings_per_second(watch, device, second * 1_000) for second in range(12)]
+    assert paces[:4] == [most] * 4
+    assert paces[-4:] == [most // 2] * 4
+
+
+def test_memory_that_rises_is_read_often_at_once() -> None:
+    device = LevelDevice()
+    watch = a_watch(device)
+    run_steps(watch, MS, 12_000)
+    begin_ns, before = 12_000 * MS, device.readings
+    for number in range(1_000):
+        device.level += 1
+        run_steps(watch, MS, 1, begin_ns + number * MS)
+    assert device.readings - before >= 1_000 * MS // SHARED_NS - 1
+
+
 def test_a_step_that_turns_out_long_is_read_all_the_same() -> None:
     device = CountingDevice()
     watch = a_watch(device)
