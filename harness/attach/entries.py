@@ -185,10 +185,20 @@ class StepEntries:
         times_ns = plain.times_ns
 
         @wraps(original)
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            is_next = len(times_ns) == RETURNED and type(tensors) is Tensor
+        def backward(
+            tensors: Any,
+            grad_tensors: Any = None,
+            retain_graph: bool | None = None,
+            create_graph: bool = False,
+            *args: Any,
+            inputs: Any = None,
+            **kwargs: Any,
+        ) -> Any:
+            is_next = len(times_ns) == RETURNED and type(tensors) is Tensor and not (args or kwargs)
             if not (is_next and get_ident() == guard.thread and tensors.is_cpu):
-                return self._compute_gradients(partial(original, tensors, *args, **kwargs), tensors)
+                arguments = tensors, grad_tensors, retain_graph, create_graph, *args
+                compute = partial(original, *arguments, inputs=inputs, **kwargs)
+                return self._compute_gradients(compute, tensors)
             try:
                 loss = tensors.item() if plain.is_recorded else None
             except RuntimeError:  # It has several elements.
@@ -196,7 +206,7 @@ class StepEntries:
             plain.loss = loss if type(loss) is float else None
             times_ns.append(plain.now())
             try:
-                original(tensors, *args, **kwargs)
+                original(tensors, grad_tensors, retain_graph, create_graph, inputs=inputs)
             except BaseException:
                 self._gradients_failed()
                 raise
@@ -271,9 +281,8 @@ class StepEntries:
                         self.observation.update_ended(optimizer)
                     return
                 end_ns, step = plain.clock_ns(), plain.ended + 1
-                inbox = plain.inbox
-                is_quiet = step < plain.until_step and not inbox.commands and inbox.stop_message is None
-                if not is_quiet or (end_ns >= plain.until_ns and not self._measure(step, end_ns)):
+                is_due = step >= plain.until_step
+                if is_due or (end_ns >= plain.until_ns and not self._measure(step, end_ns)):
                     self._plain_step_ended()
                     return
                 step_ns = (plain.end_ns, *times_ns, end_ns)

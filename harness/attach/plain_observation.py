@@ -35,7 +35,8 @@ class PlainObservation(Observation):
         self.training.read_phase = lambda: plain.oom_phase if plain.times_ns else tracker.oom_phase
         self._timer = steps.timer
         self._deadline_ns = 0
-        plain.serve(steps, self._inbox)
+        plain.serve(steps)
+        self._inbox.on_entry = plain.interrupt
 
     def plain_step_ended(self) -> None:
         """All events of a plain step have happened, which is not a quiet one. Raises ScriptStopped where the
@@ -137,6 +138,8 @@ class PlainObservation(Observation):
         plain.expect(batches, self.model_id, key, self._timer)
         plain.until_step, self._deadline_ns = self.steps.controller.quiet_until()
         self._expect_quiet_steps(self.steps.context.progress.last_step_ns)
+        if self._inbox.commands or self._inbox.stop_message is not None:
+            plain.interrupt()  # Its entry may have come before `until_step` was set.
 
     def _expect_quiet_steps(self, step_ns: int) -> None:
         """Expect quiet steps from now on, after one of `step_ns`."""

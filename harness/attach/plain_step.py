@@ -18,7 +18,6 @@ from harness.attach.numbering import GRADIENTS_BEGAN, RETURNED, StepUnderWay
 from harness.attach.passes import LoaderPass
 from harness.records.run import Phase
 from harness.watch.context import Progress
-from harness.watch.inbox import Inbox
 from harness.watch.rank_waits import RankWaits
 from harness.watch.recorder import NO_COLUMNS, LastColumns, PendingStep
 from harness.watch.steps import Steps
@@ -63,11 +62,10 @@ class PlainStep(StepUnderWay):
         until_step: the first step that may not be quiet.
         columns: the last columns of the rows of quiet steps, see `Recorder.columns`.
         rank_waits: measures the waits for other ranks; None in a run of one process.
-        clock_ns, inbox, progress, put, step_finished: of the watch, for the ends of steps.
+        clock_ns, progress, put, step_finished: of the watch, for the ends of steps.
     """
 
     clock_ns: Callable[[], int]
-    inbox: Inbox
     progress: Progress
     put: Callable[[PendingStep], None]
     step_finished: Callable[[int], None]
@@ -80,7 +78,6 @@ class PlainStep(StepUnderWay):
         "clock_ns",
         "columns",
         "end_ns",
-        "inbox",
         "is_recorded",
         "loss",
         "model_id",
@@ -115,15 +112,19 @@ class PlainStep(StepUnderWay):
         self._pause = 1
         self._retry_step = 0
 
-    def serve(self, steps: Steps, inbox: Inbox) -> None:
-        """Hand over `steps` from now on, and look for requests in `inbox`."""
-        self.clock_ns, self.inbox, self.progress = steps.timer.clock_ns, inbox, steps.context.progress
+    def serve(self, steps: Steps) -> None:
+        """Hand over `steps` from now on."""
+        self.clock_ns, self.progress = steps.timer.clock_ns, steps.context.progress
         self.put, self.step_finished = steps.recorder.pending.append, steps.controller.step_finished
 
     @property
     def oom_phase(self) -> OomPhase:
         """The phase under way."""
         return _OOM_PHASES[len(self.times_ns)]
+
+    def interrupt(self) -> None:
+        """Let the step under way be no quiet one. Called from any thread, and from signal handlers."""
+        self.until_step = 0
 
     def may_begin(self, step: int) -> bool:
         """Return whether `step` may be a plain one, by the steps before it."""

@@ -1,6 +1,7 @@
 """The queue of requests from other threads to the training thread."""
 
 from collections import deque
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from harness.records.run import CommandRow
@@ -13,11 +14,13 @@ class Inbox:
     Attributes:
         commands: in the order of arrival; the training thread pops them from the left.
         stop_message: the reason to end the run; None while it continues.
+        on_entry: called after each entry, by whoever makes it; must not wait.
     """
 
     def __init__(self) -> None:
         self.commands: deque[CommandRow] = deque()
         self.stop_message: str | None = None
+        self.on_entry: Callable[[], None] = _ignore
         # Not an Event: a signal handler that sets one while the same thread waits for it can lock up.
         self._bell: SimpleQueue[None] = SimpleQueue()
 
@@ -40,5 +43,10 @@ class Inbox:
             return
 
     def _ring(self) -> None:
+        self.on_entry()
         if self._bell.empty():
             self._bell.put(None)
+
+
+def _ignore() -> None:
+    """Nobody is to be called."""

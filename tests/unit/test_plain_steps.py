@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import stepscope
 from harness.analysis.oom.report import OomPhase
 from harness.attach.batches import batch_axis
+from harness.attach.ending import ScriptStopped
 from harness.attach.guard import ScriptGuard
 from harness.attach.numbering import GRADIENTS_ENDED
 from harness.attach.plain_step import PlainStep
@@ -253,6 +254,24 @@ def test_steps_with_a_reading_of_the_memory_are_plain_and_have_a_peak(
     read = [row for row in recorded(folder).steps if row.allocated_bytes is not None]
     assert len(read) >= _STEPS // 2
     assert all(row.peak_allocated_bytes is not None for row in read)
+
+
+def stop_in_a_quiet_step(loop: Loop, session: Session) -> None:
+    """Train until a stop arrives in the middle of a step after which nothing else is due."""
+    for number, loss in enumerate(read_losses(loop, session), start=1):
+        loss.backward()
+        if number == _EVENTFUL:
+            assert session.plain.until_step > number
+            session.inbox.stop("Enough.")
+
+
+def test_a_stop_that_arrives_in_a_quiet_step_ends_the_script_with_it(tmp_path: Path) -> None:
+    with attached(tmp_path) as (session, folder, guard):
+        with pytest.raises(ScriptStopped):
+            stop_in_a_quiet_step(Loop(), session)
+        session.end(None)
+        assert guard.message is None
+    assert len(recorded(folder).steps) == _EVENTFUL
 
 
 def test_an_error_in_a_reading_of_a_plain_step_ends_the_watch_and_not_the_script(tmp_path: Path) -> None:
