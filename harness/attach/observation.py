@@ -1,6 +1,5 @@
 """The steps of a script, from the events at torch's entry points."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,21 +10,19 @@ from harness.attach.autocast import RegionState
 from harness.attach.batches import sizes_of
 from harness.attach.cycle import UpdateCycle
 from harness.attach.ending import ScriptStopped
+from harness.attach.evaluations import Evaluations
 from harness.attach.manual import ManualUpdates
 from harness.attach.numbering import StepUnderWay
 from harness.attach.recording import Availability, record_loader
 from harness.attach.switches import ScriptSwitches
 from harness.attach.tracker import StepTracker
 from harness.attach.training import ScriptTraining
-from harness.records.run import EventKind, EventRow, Severity
 from harness.watch.context import RunContext
 from harness.watch.inbox import Inbox
 from harness.watch.live_settings import LiveSettings
 from harness.watch.readback import LossTicket
 from harness.watch.steps import Steps
 
-# Evaluations that follow each other faster have one event.
-EVALUATION_EVENT_NS = 10_000_000_000
 # Searches for models in place of those that exist no longer: each takes some 50 ms.
 _MOST_REPLACEMENTS = 3
 
@@ -100,8 +97,7 @@ class Observation:
         self._inputs: tuple[int | None, int | None] | None = None
         self._samples: int | None = None
         self._tokens: int | None = None
-        self._evaluation_ns = 0
-        self._evaluation_event_ns = -EVALUATION_EVENT_NS
+        self._evaluations = Evaluations(context)
         self.has_ended = not steps.proceed(1)
         tracker.restart()
 
@@ -295,9 +291,8 @@ class Observation:
             self._record_step()
         if self.tracker.has_evaluated:
             self.tracker.leave_out()
-        self._evaluation_ns += self.tracker.evaluation_ns
-        self._evaluation_event_ns = -EVALUATION_EVENT_NS
-        self._report_evaluation()
+        self._evaluations.waiting_ns += self.tracker.evaluation_ns
+        self._evaluations.record(self.step)
 
     def _end_step(self) -> None:
         """End the step. Raises ScriptStopped where the run is to end."""
@@ -348,10 +343,10 @@ class Observation:
         training.samples_per_step, training.tokens_per_step = samples, tokens
         if training.settings.empty_cache_every or self.calls.tidy is not self._switches.own_tidy:
             self.calls.tidy(step)
-        self._evaluation_ns += tracker.evaluation_ns
+        evaluation_ns = tracker.evaluation_ns
         self.steps.step_ended(step, tracker.end(), ticket, loss_ticket, samples, tokens)
-        if self._evaluation_ns:
-            self._report_evaluation()
+        if evaluation_ns or self._evaluations.waiting_ns:
+            self._evaluations.add(evaluation_ns, step)
         if self.manual is not None:
             self.manual.has_gradients = False
         self.step = step + 1
@@ -393,16 +388,4 @@ class Observation:
             "stop was caught",
             f"The script caught the KeyboardInterrupt of the stop and goes on: it has taken step {step:,}. "
             "Stop it again, or end its process.",
-        )
-
-    def _report_evaluation(self) -> None:
-        now_ns = self._context.clock_ns()
-        if not self._evaluation_ns or now_ns - self._evaluation_event_ns < EVALUATION_EVENT_NS:
-            return
-        duration_ns, self._evaluation_ns, self._evaluation_event_ns = self._evaluation_ns, 0, now_ns
-        message = f"Evaluation took {duration_ns / 1e9:.2f} s; it belongs to no step."
-        kind, severity = EventKind.EVALUATION, Severity.INFO
-        detail = json.dumps({"duration_ns": duration_ns})
-        self._context.journal.put(
-            EventRow(now_ns, self.step, kind, severity, "evaluation", message, detail, None)
         )

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from harness.attach import observation
+from harness.attach import evaluations
 from harness.records.run import RunState
 from tests.attach_factories import SCRIPTS, ran, ran_watched, recorded, steps_of
 
@@ -44,7 +44,7 @@ def name_of(style: object) -> str:
 def test_a_script_trains_as_without_watch_and_its_steps_are_counted_and_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, style: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(observation, "EVALUATION_EVENT_NS", 0)
+    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
     script = SCRIPTS / style[0]
     bare = ran(script, *style[1:])
     watched, folder = ran_watched(tmp_path, script, *style[1:])
