@@ -212,8 +212,8 @@ class StepEntries:
                 raise
             if len(times_ns) == GRADIENTS_BEGAN:
                 times_ns.append(plain.now())
-            else:
-                self._gradients_ended()
+            elif (observation := self.observation) is not None:
+                guard.run(observation.backward_ended)
             return None
 
         return backward
@@ -243,10 +243,6 @@ class StepEntries:
     def _gradients_failed(self) -> None:
         if (observation := self.observation) is not None:
             self.guard.run(observation.backward_failed)
-
-    def _gradients_ended(self) -> None:
-        if (observation := self.observation) is not None:
-            self.guard.run(observation.backward_ended)
 
     def begin_update(self) -> UpdateHook:
         """Return the hook that torch calls before an optimizer steps; with that, at the latest, the training

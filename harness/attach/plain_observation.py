@@ -51,9 +51,7 @@ class PlainObservation(Observation):
         loss = plain.loss
         if (logged := plain.logged_loss) is not None:
             loss, plain.logged_loss = float(logged), None
-        samples, tokens = plain.sizes
-        samples = plain.samples or samples or 0
-        self.training.samples_per_step, self.training.tokens_per_step = samples, tokens
+        samples, tokens = self._note_sizes()
         ticket = None if loss is None else loss.__float__
         steps.step_ended(step, times_ns, None, ticket, samples, tokens)
         plain.leave(step)
@@ -63,20 +61,23 @@ class PlainObservation(Observation):
     def measure(self, step: int, end_ns: int) -> bool:
         """Measure what is due after `step`, a plain one that ends at `end_ns`; return whether it is a quiet
         one apart from that."""
-        plain, steps = self.plain, self.steps
+        plain = self.plain
         if not plain.is_recorded or end_ns >= self._deadline_ns:
             return False
-        if not steps.records_alone or steps.recorder.is_behind:
-            return False
         self._take_quiet_steps()
-        samples, tokens = plain.sizes
-        self.training.samples_per_step = plain.samples or samples or 0
-        self.training.tokens_per_step = tokens
+        self._note_sizes()
         step_ns = end_ns - plain.end_ns
-        steps.recorder.measure(step, end_ns, step_ns)
+        self.steps.recorder.measure(step, end_ns, step_ns)
         plain.succeeded()
         self._expect_quiet_steps(step_ns)
         return True
+
+    def _note_sizes(self) -> tuple[int, int | None]:
+        """Note the samples and the tokens of the plain step that ends, and return them."""
+        samples, tokens = self.plain.sizes
+        samples = self.plain.samples or samples or 0
+        self.training.samples_per_step, self.training.tokens_per_step = samples, tokens
+        return samples, tokens
 
     def _take_quiet_steps(self) -> None:
         """Take over what the quiet steps have left behind."""

@@ -110,6 +110,7 @@ class Recorder:
         if len(self.pending) >= self._capacity:
             self._dropped += 1
             return
+        # As `columns`, without a call.
         columns = self._memory.columns, self._marks.settings_version, self._marks.flags
         self.pending.append((step, times_ns, ticket, loss, samples, tokens, waits, columns))
 
