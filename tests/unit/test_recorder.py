@@ -220,7 +220,8 @@ def test_steps_wait_for_the_next_poll_while_memory_is_short() -> None:
 
 
 def reference_of(step_ns: int, steps: int) -> tuple[list[ReferenceRow], list[int]]:
-    """Record so many steps; return the reference work beside them, and the steps whose memory is read."""
+    """Record so many steps; return the reference work beside them, and the numbers of the steps
+    in which memory is read."""
     work: list[ReferenceRow] = []
     memory = MemoryWatch(a_device(), cpu_ns=lambda: 0)
     recorder = Recorder(memory, Marks(), lambda event: None, zero_ns=0, reference=ReferenceWork(work.append))
