@@ -4,9 +4,9 @@ One sequential comparison cannot distinguish a setting's effect from a simultane
 as an observation. Windows of equal length in seconds lie on both sides of the change
 (`harness.analysis.effect.windows`). Three figures are compared:
 
-* the undisturbed step, a low quantile of step times (the 2nd to the 10th percentile, by the number of steps):
-  other processes make some steps longer and do not affect the fastest ones; or the step at equal machine
-  speed (`harness.analysis.effect.reference`), where its interval is narrower;
+* the undisturbed step, a low quantile of step times (the 0.5th to the 10th percentile, by the number of
+  steps): other processes make some steps longer and do not affect the fastest ones; or the step at equal
+  machine speed (`harness.analysis.effect.reference`), where its interval is narrower;
 * the throughput, samples over time, which counts every step;
 * peak memory, from the highest readings of blocks of time (`harness.analysis.effect.peaks`).
 

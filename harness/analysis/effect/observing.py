@@ -35,10 +35,10 @@ PRACTICAL = 0.01
 # clocks, caches and the location of its memory, before a run's history can show it.
 LEAST_REACH = 0.02
 
-# Student's t for 6 degrees of freedom: 98 % for the step, 99.5 % for the throughput, which other processes
+# Student's t for 6 degrees of freedom: 98.5 % for the step, 99.8 % for the throughput, which other processes
 # affect more. A verdict names intervals that exclude 1, so the two error rates sum to less than 5 %.
-STEP_ERRORS = 3.143
-RATE_ERRORS = 4.317
+STEP_ERRORS = 3.372
+RATE_ERRORS = 5.208
 
 # If more than this share of neighboring windows without a change differ by as much, the run varies by itself.
 # Those of a short segment are half as long as the windows compared: a single pair is no evidence.
@@ -149,16 +149,22 @@ def observe(
     first, last = before.steps[0].step, after.steps[-1].step
     left_out = sum(1 for step in steps if step.flags and first <= step.step <= last)
     history = chains(by_version.values(), before.seconds)
-    compared, is_at_equal_speed = _undisturbed(before, after, history), False
+    compared, is_at_equal_speed = _undisturbed(before.usual(), after.usual(), _usual(history)), False
     scaled = stretches(at_equal_speed)
     scaled_pair = longest_pair(*_sides(scaled, version))
     if scaled_pair is not None:
-        at_one_speed = _at_equal_speed(*scaled_pair, chains(scaled.values(), before.seconds))
+        scaled_before, scaled_after = (window.usual() for window in scaled_pair)
+        scaled_history = _usual(chains(scaled.values(), before.seconds))
+        at_one_speed = _at_equal_speed(scaled_before, scaled_after, scaled_history)
         compared, is_at_equal_speed = _more_precise(compared, at_one_speed)
     effects = _effects(before, after, history, compared)
     counted = before.step_count, after.step_count, left_out
     verdict = _verdict(effects, before.seconds, is_at_equal_speed)
     return ObservedChange(*counted, before.seconds, *effects, verdict, is_at_equal_speed)
+
+
+def _usual(history: Chains) -> Chains:
+    return [[window.usual() for window in chain] for chain in history]
 
 
 def _sides(by_version: Mapping[int, StepWindow], version: int) -> tuple[StepWindow, StepWindow]:

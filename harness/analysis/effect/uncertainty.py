@@ -19,10 +19,10 @@ from typing import NamedTuple, Protocol
 from harness.analysis.effect.windows import SteadyStep, StepWindow
 
 # Range of the quantile of step times used as the undisturbed step, and the number of steps below it. Other
-# processes make some steps longer and do not affect the fastest: a lower quantile tolerates busier ones, but
-# needs some steps below it to be stable.
-_LEAST_SHARE, _MOST_SHARE = 0.02, 0.1
-_STEPS_BELOW = 32
+# processes make some steps longer and affect the fastest least: between the windows of a run beside another
+# process lower quantiles differ less than higher ones, but they need some steps below them to be stable.
+_LEAST_SHARE, _MOST_SHARE = 0.005, 0.1
+_STEPS_BELOW = 5
 # A lower quantile for comparison, as a share of the quantile. More work makes all steps longer by the same
 # factor, including the fastest; a busier machine affects the fastest steps least.
 _FLOOR = 0.25

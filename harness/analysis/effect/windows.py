@@ -1,5 +1,6 @@
 """Windows of step times: of equal length on both sides of a change, and all such pairs in the history."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -51,6 +52,17 @@ class StepWindow(NamedTuple):
     def has_samples(self) -> bool:
         """Return whether the number of samples of every step is known."""
         return all(step.samples for step in self.steps)
+
+    def usual(self) -> "StepWindow":
+        """Return the steps with the most frequent number of samples, thus without the smaller batches at the
+        ends of epochs, which take less time; all steps if fewer than half have the same number."""
+        counts = Counter(step.samples for step in self.steps)
+        if len(counts) < 2:
+            return self
+        ((samples, count),) = counts.most_common(1)
+        if 2 * count < len(self.steps):
+            return self
+        return StepWindow([step for step in self.steps if step.samples == samples])
 
     def halves(self) -> tuple["StepWindow", "StepWindow"]:
         """Split into two windows of equal time."""
