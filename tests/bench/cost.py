@@ -2,7 +2,8 @@
 turns.
 
 Beside Stepscope as it comes stand the floor (a deque that a thread empties into SQLite), nothing at all,
-which shows how far the machine's own noise reaches, and, where `make bench-peers` has installed them, other
+which shows how far the machine's own noise reaches, a thread that computes in Python for 2 % of the time
+(training waits for the interpreter's lock), and, where `make bench-peers` has installed them, other
 libraries on the same loop. All take turns, process by process: where things came to lie in memory makes more
 of a difference than anything measured, and is the same for a process's whole life, so each process gives one
 value. Microseconds are stated for information alone; they do not travel from one machine to another.
@@ -53,6 +54,7 @@ from tests.bench.blocks import (
 )
 from tests.bench.figures import Figure
 from tests.bench.floor import Floor
+from tests.bench.other_thread import OtherThread
 from tests.bench.peers import NAMES, peer_costs
 from tests.bench.rig import Recording
 
@@ -105,6 +107,7 @@ def _measure(step_ms: float, folder: Path, is_quick: bool) -> Measured:
         "Stepscope": partial(recorded_costs, batch, seconds),
         "floor": partial(_floor, batch, seconds),
         "nothing": partial(_nothing, batch, seconds),
+        "2 % of Python in another thread": partial(_other_thread, batch, seconds),
     }
     with fresh_processes() as pool:
         for number in range(processes):
@@ -181,6 +184,11 @@ class _Nothing:
 def _nothing(batch: int, seconds: float, folder: Path) -> Costs:
     del folder
     return logged_costs(batch, lambda: nullcontext(_Nothing()), seconds)
+
+
+def _other_thread(batch: int, seconds: float, folder: Path) -> Costs:
+    del folder
+    return logged_costs(batch, OtherThread, seconds)
 
 
 def _floor(batch: int, seconds: float, folder: Path) -> Costs:
