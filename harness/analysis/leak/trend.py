@@ -34,6 +34,8 @@ class Trend(NamedTuple):
 
 def trend(x: Floats, y: Floats) -> Trend:
     """Return the trend of `y` over the strictly increasing `x`; both have the same length, at least two."""
+    if (y == y[0]).all():  # As memory that is reserved once; what follows comes to the same.
+        return Trend(0.0, 0.0, 0.0, 0.0, 0.0)
     first, second = _pairs(len(x))
     rises = y[second] - y[first]
     deviation = sqrt(_variance(y))
