@@ -54,7 +54,7 @@ from tests.bench.blocks import (
 )
 from tests.bench.figures import Figure
 from tests.bench.floor import Floor
-from tests.bench.other_thread import OtherThread
+from tests.bench.other_thread import beside_other_thread
 from tests.bench.peers import NAMES, peer_costs
 from tests.bench.rig import Recording
 
@@ -188,7 +188,7 @@ def _nothing(batch: int, seconds: float, folder: Path) -> Costs:
 
 def _other_thread(batch: int, seconds: float, folder: Path) -> Costs:
     del folder
-    return logged_costs(batch, OtherThread, seconds)
+    return logged_costs(batch, beside_other_thread, seconds)
 
 
 def _floor(batch: int, seconds: float, folder: Path) -> Costs:
