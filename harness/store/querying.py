@@ -2,7 +2,7 @@
 
 import math
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,6 +14,8 @@ from harness.words import printable, span
 
 Row = TypeVar("Row", bound=NamedTuple)
 Read = TypeVar("Read")
+# Of the placeholders in a query: by position ("?"), or by name (":device").
+Values = tuple[Any, ...] | Mapping[str, Any]
 _Rows = list[tuple[Any, ...]]
 
 # Names of devices: the largest machines have about ten.
@@ -42,16 +44,14 @@ class Queries:
             raise self._translated(error) from None
         self._deadline = Deadline(self._opened.connection, query_limit_s, total_limit_s)
 
-    def rows(
-        self, row: type[Row], sql: str, values: tuple[Any, ...] = (), extra_columns: int = 0
-    ) -> list[Row]:
+    def rows(self, row: type[Row], sql: str, values: Values = (), extra_columns: int = 0) -> list[Row]:
         """Return the rows of a query for the columns of `row`, without the `extra_columns` after them."""
         width = len(row._fields)
         if extra_columns:
             return self._read(lambda cursor: to_rows(row, (one[:width] for one in cursor)), sql, values)
         return self._read(lambda cursor: to_rows(row, cursor), sql, values)
 
-    def numbered_rows(self, row: type[Row], sql: str, values: tuple[Any, ...] = ()) -> list[tuple[int, Row]]:
+    def numbered_rows(self, row: type[Row], sql: str, values: Values = ()) -> list[tuple[int, Row]]:
         """As `rows`, for a query whose first column is the number of a row."""
         numbers: list[int] = []
 
@@ -63,7 +63,7 @@ class Queries:
         rows = self._read(lambda cursor: to_rows(row, without_number(cursor)), sql, values)
         return list(zip(numbers, rows, strict=True))
 
-    def numbers(self, sql: str, values: tuple[Any, ...] = ()) -> _Rows:
+    def numbers(self, sql: str, values: Values = ()) -> _Rows:
         """Return the rows of a query whose columns are all numbers or NULL."""
         return self._read(to_numbers, sql, values)
 
@@ -97,7 +97,7 @@ class Queries:
         if opened is not None:
             opened.close()
 
-    def _read(self, read: Callable[[sqlite3.Cursor], Read], sql: str, values: tuple[Any, ...]) -> Read:
+    def _read(self, read: Callable[[sqlite3.Cursor], Read], sql: str, values: Values) -> Read:
         if self._opened is None:
             raise ValueError("the reader is closed")
         cursor = self._opened.connection.cursor()

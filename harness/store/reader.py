@@ -267,10 +267,11 @@ class LogReader(Closing):
 
     def steps_apart(self, first: int, last: int, stride: int) -> list[StepRow]:
         """Return every `stride`-th step from `first` to `last`; the rows between are not read."""
-        sql = f"""WITH RECURSIVE wanted(number) AS (SELECT ?1 UNION ALL SELECT number + ?3 FROM wanted
-            WHERE number + ?3 <= ?2) SELECT {self._step_columns} FROM wanted CROSS JOIN steps
+        sql = f"""WITH RECURSIVE wanted(number) AS (
+            SELECT :first UNION ALL SELECT number + :stride FROM wanted WHERE number + :stride <= :last
+            ) SELECT {self._step_columns} FROM wanted CROSS JOIN steps
             ON step = number ORDER BY number"""
-        return self._queries.rows(StepRow, sql, (first, last, stride))
+        return self._queries.rows(StepRow, sql, {"first": first, "last": last, "stride": stride})
 
     def step_times(self, first: int, last: int, stride: int = 1) -> list[StepTime]:
         """Return the times of every `stride`-th step from `first` to `last`, and of all flagged steps."""

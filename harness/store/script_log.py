@@ -13,8 +13,8 @@ _NAMES = """WITH RECURSIVE names(name) AS (
     WHERE names.name IS NOT NULL
 ) SELECT name FROM names WHERE name IS NOT NULL"""
 _BUCKETS = """SELECT min(step), max(step), count(value), min(value), max(value), sum(value),
-    sum(coalesce(value_state > 0, 0)) FROM scalars WHERE name = ?1 AND step BETWEEN ?2 AND ?3
-    GROUP BY step / ?4 ORDER BY 1"""
+    sum(coalesce(value_state > 0, 0)) FROM scalars WHERE name = ? AND step BETWEEN ? AND ?
+    GROUP BY step / ? ORDER BY 1"""
 
 
 class ScalarBucket(NamedTuple):
@@ -57,9 +57,9 @@ class ScriptLog(Tables):
         """Return the first and the last step with a value of the scalar; None without any."""
         if not self._is_there:
             return None
-        sql = """SELECT (SELECT min(step) FROM scalars WHERE name = ?1),
-            (SELECT max(step) FROM scalars WHERE name = ?1)"""
-        first, last = self._queries.numbers(sql, (name,))[0]
+        sql = """SELECT (SELECT min(step) FROM scalars WHERE name = ?),
+            (SELECT max(step) FROM scalars WHERE name = ?)"""
+        first, last = self._queries.numbers(sql, (name, name))[0]
         return None if first is None else (first, last)
 
     def last_scalar(self, name: str) -> tuple[int, float | None] | None:

@@ -12,6 +12,7 @@ where the new layout has larger ones, and only newer rows are read.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from harness.store.querying import Values
 from harness.store.rollups import (
     DEVICE_ROLLUPS,
     LEVEL_STRIDE,
@@ -28,7 +29,7 @@ from harness.store.rollups import (
 _MOST_NEW_ROWS = 256
 
 # Runs a query with its parameters; every value it returns is a number or None.
-Numbers = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
+Numbers = Callable[[str, Values], list[tuple[Any, ...]]]
 
 
 class StepSeries(NamedTuple):
@@ -66,7 +67,8 @@ class StepSeries(NamedTuple):
 
 
 class _LevelSource(NamedTuple):
-    """The rows of one level: a FROM clause with its fixed parameters, and the expression of a bucket."""
+    """The rows of one level: a FROM clause, the values of its placeholders after those of the two bounds, and
+    the expression of a bucket."""
 
     table: str
     bucket: str
@@ -84,8 +86,8 @@ def _step_source(level: int) -> _LevelSource:
 def _device_source(device: str) -> Callable[[int], _LevelSource]:
     def source(level: int) -> _LevelSource:
         if level == 0:
-            return _LevelSource("device_samples", "seq", "device = ?3 AND seq >= ?1 AND seq < ?2", (device,))
-        condition = f"device = ?3 AND level = {level} AND bucket >= ?1 AND bucket < ?2"
+            return _LevelSource("device_samples", "seq", "seq >= ? AND seq < ? AND device = ?", (device,))
+        condition = f"level = {level} AND bucket >= ? AND bucket < ? AND device = ?"
         return _LevelSource("device_rollups", "bucket", condition, (device,))
 
     return source
@@ -145,12 +147,12 @@ def device_series(
     """Return the buckets of the samples of `device` during the steps [first, last]. `before` is an earlier
     series of the same device and log."""
     bounds = fetch(
-        "SELECT (SELECT min(seq) FROM device_samples WHERE device = ?1 AND step = "
-        "(SELECT min(step) FROM device_samples WHERE device = ?1 AND step >= ?2)), "
-        "(SELECT max(seq) FROM device_samples WHERE device = ?1 AND step = "
-        "(SELECT max(step) FROM device_samples WHERE device = ?1 AND step <= ?3)), "
-        "(SELECT max(seq) FROM device_samples WHERE device = ?1)",
-        (device, first, last),
+        "SELECT (SELECT min(seq) FROM device_samples WHERE device = :device AND step = "
+        "(SELECT min(step) FROM device_samples WHERE device = :device AND step >= :first)), "
+        "(SELECT max(seq) FROM device_samples WHERE device = :device AND step = "
+        "(SELECT max(step) FROM device_samples WHERE device = :device AND step <= :last)), "
+        "(SELECT max(seq) FROM device_samples WHERE device = :device)",
+        {"device": device, "first": first, "last": last},
     )
     start, end, newest = bounds[0]
     if start is None or end is None or end < start:

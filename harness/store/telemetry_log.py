@@ -7,15 +7,15 @@ from harness.store.tables import Tables
 
 # The numbers of the details within a range of steps, through the samples' index on steps.
 _RANGE = """SELECT
-    (SELECT min(seq) FROM device_details WHERE device = ?1 AND seq >= (SELECT seq FROM device_samples
-        WHERE device = ?1 AND step >= ?2 ORDER BY step, seq LIMIT 1)),
-    (SELECT max(seq) FROM device_details WHERE device = ?1 AND seq <= (SELECT seq FROM device_samples
-        WHERE device = ?1 AND step <= ?3 ORDER BY step DESC, seq DESC LIMIT 1))"""
+    (SELECT min(seq) FROM device_details WHERE device = :device AND seq >= (SELECT seq FROM device_samples
+        WHERE device = :device AND step >= :first ORDER BY step, seq LIMIT 1)),
+    (SELECT max(seq) FROM device_details WHERE device = :device AND seq <= (SELECT seq FROM device_samples
+        WHERE device = :device AND step <= :last ORDER BY step DESC, seq DESC LIMIT 1))"""
 
 # Training samples of the unobserved steps in a range: all steps of a block have the same number.
 _UNOBSERVED = """SELECT sum(samples / (last_step - first_step + 1) *
-    (min(last_step, ?2) - max(first_step, ?1) + 1)) FROM unobserved_steps
-    WHERE last_step >= ?1 AND first_step <= ?2"""
+    (min(last_step, :last) - max(first_step, :first) + 1)) FROM unobserved_steps
+    WHERE last_step >= :first AND first_step <= :last"""
 
 
 class TelemetryLog(Tables):
@@ -45,7 +45,8 @@ class TelemetryLog(Tables):
         """
         if not self._is_there:
             return []
-        low, high = self._queries.numbers(_RANGE, (device, first_step, last_step))[0]
+        wanted = {"device": device, "first": first_step, "last": last_step}
+        low, high = self._queries.numbers(_RANGE, wanted)[0]
         if low is None or high is None or high < low:
             return []
         numbers = [*range(low, high, -(-(high - low + 1) // (max_points - 1))), high]
@@ -65,7 +66,8 @@ class TelemetryLog(Tables):
         samples: int | None = totals[0][0]
         if samples is None or not self._has_unobserved:
             return samples
-        return samples + (self._queries.numbers(_UNOBSERVED, (first_step, last_step))[0][0] or 0)
+        unobserved = self._queries.numbers(_UNOBSERVED, {"first": first_step, "last": last_step})
+        return samples + (unobserved[0][0] or 0)
 
     def processes(self, device: str) -> list[DeviceProcessRow]:
         """Return the processes on `device` at its newest sample, the most memory first."""
@@ -75,9 +77,9 @@ class TelemetryLog(Tables):
         return self._rows(
             DeviceProcessRow,
             "device_processes",
-            "WHERE device = ?1 AND seq = (SELECT max(seq) FROM device_processes WHERE device = ?1) "
+            "WHERE device = ? AND seq = (SELECT max(seq) FROM device_processes WHERE device = ?) "
             "ORDER BY memory_bytes DESC, pid",
-            device,
+            *(device, device),
         )
 
     def latest_host(self) -> HostDetailRow | None:

@@ -40,6 +40,19 @@ def test_nothing_is_left_unfinished() -> None:
     assert not [p.name for p in SOURCES if words.search(p.read_text(encoding="utf-8"))]
 
 
+def test_values_of_a_query_are_bound_by_position_or_by_name() -> None:
+    """From Python 3.14 on sqlite3 refuses a sequence for numbered placeholders."""
+    numbered = re.compile(r"\?[0-9]")
+    found = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                is_query = re.search(r"\b(SELECT|WHERE|VALUES|BETWEEN)\b|[<>=] \?", node.value)
+                if is_query and numbered.search(node.value):
+                    found.append(f"{path.name}:{node.lineno}")
+    assert not found
+
+
 def test_every_callback_of_a_widget_runs_to_its_end() -> None:
     guarded, given = set(), set()
     for path in (one for one in SOURCES if one.is_relative_to(ROOT / "dashboard")):
