@@ -3,6 +3,7 @@
 import gzip
 import os
 import shutil
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,8 +71,11 @@ class ProfilerWindow:
         """Start the profiler. Raises StepscopeError when another one is active, which would lose its data."""
         if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
             raise StepscopeError("another profiler is active in this run; stop it first.")
-        self._is_on = True
-        self._profile.start()
+        with warnings.catch_warnings():
+            # Before torch 2.13, and of cycles that this profile does not have.
+            warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
+            self._profile.start()
+        self._is_on = True  # To stop one that did not start ends the process.
 
     def end_step(self) -> None:
         """End a step; the last one sets `result`."""

@@ -75,6 +75,22 @@ def run(tmp_path: Path) -> Any:
     outcome.close()
 
 
+def test_a_profiler_that_does_not_start_is_not_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To stop one that was never prepared ends the process, with CUDA."""
+    window = ProfilerWindow(ProfileOptions(1), tmp_path / "t.json.gz", DeviceKind.CPU)
+
+    def fail() -> None:
+        raise UserWarning("not now")
+
+    monkeypatch.setattr(window._profile, "start", fail)
+    monkeypatch.setattr(window._profile, "stop", lambda: pytest.fail("it was stopped"))
+    with pytest.raises(UserWarning):
+        window.start()
+    window.stop()
+
+
 def taken(run: Run, payload: str = "{}", before: int = 8) -> ProfileRow:
     """Ask after `before` steps and take as many as it needs."""
     run.run(before)
