@@ -13,6 +13,7 @@ class Context:
         device: a device by its selector; "cuda", or "cpu" to test the stage itself.
         seed: for whatever is drawn at random.
         is_quick: few and small cases, for a test of the stage itself.
+        path: the file of the results.
         folder: for files that are results too.
         done: the items that are not measured again.
         has_time: False once the stage left items out because its time was over.
@@ -31,7 +32,7 @@ class Context:
         self.device = device
         self.seed = seed
         self.is_quick = is_quick
-        self.folder = results.path.parent
+        self.path, self.folder = results.path, results.path.parent
         self.has_time = True
         self._key = key
         self._results = results
@@ -55,6 +56,15 @@ class Context:
                 return
             self._results.begin(self._key, item)
             yield item
+
+    def open_items(self) -> list[str]:
+        """The items that began and did not end, in any process."""
+        return self._results.read().stage(self._key).open_items
+
+    def fail(self, item: str, reason: str) -> None:
+        """Keep that an item ended its process, which is not this one."""
+        self._results.failure(self._key, item, reason)
+        self.done.add(item)
 
     def put(self, item: str, value: object) -> None:
         """Keep an item's result: anything that JSON can hold."""

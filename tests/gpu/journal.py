@@ -6,7 +6,7 @@ nothing but the item under way. A later call reads the file and continues.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -25,11 +25,11 @@ class StageState(StrEnum):
 
 @dataclass
 class StageResults:
-    """The results of one stage. `values` and `failures` are by item; `open_item` began and did not end."""
+    """The results of one stage. `values` and `failures` are by item; `open_items` began and did not end."""
 
     values: dict[str, Any] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    open_item: str | None = None
+    open_items: list[str] = field(default_factory=list)
     state: StageState | None = None
     """None: the stage never ran."""
     reason: str = ""
@@ -37,9 +37,24 @@ class StageResults:
     """All calls together."""
 
     @property
+    def open_item(self) -> str | None:
+        """The item that began last and did not end."""
+        return self.open_items[-1] if self.open_items else None
+
+    @property
     def done(self) -> set[str]:
         """The items that are not measured again: with a value, or whose process died of them."""
         return {*self.values, *self.failures}
+
+    def begin(self, item: str) -> None:
+        """An item begins, perhaps anew."""
+        self.end(item)
+        self.open_items.append(item)
+
+    def end(self, item: str) -> None:
+        """An item has ended."""
+        if item in self.open_items:
+            self.open_items.remove(item)
 
 
 @dataclass
@@ -55,7 +70,7 @@ class Results:
 
 
 class ResultsFile:
-    """Appends lines to a file of results; several processes may write one after the other."""
+    """Appends lines to a file of results; several processes may write to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -67,6 +82,10 @@ class ResultsFile:
     def restart(self, stage: str) -> None:
         """Forget the stage's earlier results."""
         self._append({"stage": stage, "restart": True})
+
+    def forget(self, stage: str, items: Sequence[str]) -> None:
+        """Forget these items of a stage, which the next call measures anew."""
+        self._append({"stage": stage, "forget": list(items)})
 
     def begin(self, stage: str, item: str) -> None:
         """An item begins: if the process dies now, it died of this one."""
@@ -97,14 +116,13 @@ class ResultsFile:
 
     def _append(self, row: Mapping[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # The leading line break ends a line that a crash cut short.
-        with self.path.open("a+b") as file:
-            file.seek(0, os.SEEK_END)
-            if file.tell():
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":
-                    file.write(b"\n")
-            file.write(json.dumps(row).encode() + b"\n")
+        # In one write, since several processes may append. The leading line break ends a line that a crash
+        # cut short.
+        with self.path.open("a+b", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            is_cut = file.read(1) not in (b"", b"\n")
+            file.write(b"\n" * is_cut + json.dumps(row).encode() + b"\n")
 
 
 def _take(row: Mapping[str, Any], results: Results) -> None:
@@ -116,17 +134,21 @@ def _take(row: Mapping[str, Any], results: Results) -> None:
         results.stages[key] = StageResults()
         return
     stage = results.stages.setdefault(key, StageResults())
-    if "begin" in row:
-        stage.open_item = row["begin"]
+    if "forget" in row:
+        for item in row["forget"]:
+            stage.values.pop(item, None)
+            stage.failures.pop(item, None)
+        stage.state, stage.reason = StageState.UNFINISHED, "to be run anew"
+    elif "begin" in row:
+        stage.begin(row["begin"])
     elif "state" in row:
         stage.state, stage.reason = StageState(row["state"]), row["reason"]
         stage.seconds += row["seconds"]
-        stage.open_item = None
+        stage.open_items.clear()
     elif "died" in row:
         stage.failures[row["item"]] = row["died"]
-        stage.open_item = None
+        stage.end(row["item"])
     else:
         stage.values[row["item"]] = row["value"]
         stage.failures.pop(row["item"], None)
-        if stage.open_item == row["item"]:
-            stage.open_item = None
+        stage.end(row["item"])

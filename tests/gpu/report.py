@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu.journal import Results, ResultsFile
+from tests.gpu.measures.suite import KEY
 from tests.gpu.needs import needs
 from tests.gpu.page import page
 from tests.gpu.running import ROOT, Order, Runner, adopt_orphans, needs_run
@@ -43,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{facts}\nNothing was checked, no report written.", file=sys.stderr)
         return 1
     results = ResultsFile(choose_file(folder, facts, given.fresh))
+    if given.failed:
+        results.forget(KEY, failed_tests(results.read()))
     stages = chosen_stages(given.stage, results)
     seed = given.seed if given.seed is not None else _seed(results.read())
     results.session(facts | {"seed": seed, "stages": [stage.key for stage in stages]})
@@ -62,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make gpu-check ARGS=…", description=__doc__)
     keys = [stage.key for stage in STAGES]
     parser.add_argument("--stage", action="append", choices=keys, help="run this stage anew")
+    parser.add_argument("--failed", action="store_true", help="run the tests that failed anew")
     parser.add_argument("--within", type=float, default=budget_s(), metavar="S", help="the time of this call")
     parser.add_argument("--seed", type=int, help="of what is drawn (default: a new one per report)")
     parser.add_argument("--fresh", action="store_true", help="begin a new report")
@@ -81,6 +85,12 @@ def chosen_stages(keys: Sequence[str] | None, results: ResultsFile) -> list[Stag
         if not needs_run(results.read().stage(key)):
             results.restart(key)
     return [stage for stage in STAGES if stage.key in keys]
+
+
+def failed_tests(result: Results) -> list[str]:
+    """The tests that failed or ended their process."""
+    stage = result.stage(KEY)
+    return [item for item, row in stage.values.items() if row["outcome"] == "failed"] + list(stage.failures)
 
 
 def choose_file(folder: Path, facts: dict[str, Any], is_fresh: bool) -> Path:

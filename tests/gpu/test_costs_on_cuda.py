@@ -21,7 +21,7 @@ from harness.settings.resolve import resolve
 from harness.train.workload import Workload
 from tests.train_factories import a_step
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 Record = Callable[[str, object], None]
 PHASES = (Phase.DATA_WAIT, Phase.H2D, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)

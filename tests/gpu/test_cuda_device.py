@@ -24,7 +24,7 @@ from harness.device.nvml.driver import Nvml
 from harness.device.nvml.telemetry import NvmlTelemetry
 from harness.device.protocol import PhaseTimes
 from harness.device.testing.nvml import FakeGpu, FakeNvml
-from harness.errors import DeviceError, SettingError
+from harness.errors import AbsentDeviceError, SettingError
 from harness.records.run import AmpMode, DeviceKind, Phase
 
 pytestmark = pytest.mark.gpu
@@ -103,17 +103,17 @@ def test_a_uuid_or_its_beginning_selects_the_gpu(device: CudaDevice) -> None:
 
 
 def test_a_gpu_beyond_the_last_is_not_there() -> None:
-    with pytest.raises(DeviceError, match=r"cuda:99 does not exist: this machine has .*cuda:0"):
+    with pytest.raises(AbsentDeviceError, match=r"cuda:99 does not exist: this machine has .*cuda:0"):
         open_device("cuda:99")
 
 
 CHILD = """
 import json
 from harness.device.find import open_device
-from harness.errors import DeviceError
+from harness.errors import AbsentDeviceError
 try:
     print(json.dumps(open_device("cuda").facts))
-except DeviceError as error:
+except AbsentDeviceError as error:
     print(json.dumps(str(error)))
 """
 

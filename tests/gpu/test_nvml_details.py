@@ -26,7 +26,7 @@ from harness.records.telemetry import HostDetailRow, PcieMethod
 from harness.watch.jobs.telemetry import TelemetryRecorder
 from tests.train_factories import FakeJournal, a_context
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 GIB = 1 << 30
 Note = Callable[[str, object], None]

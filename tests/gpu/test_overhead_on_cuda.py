@@ -13,7 +13,7 @@ from harness.settings.spec import change
 from harness.train.loop import train
 from tests.gpu.cost_rig import SLOW_NS, Rig, measure_overhead
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(300)]
 
 MOST_US = 50.0
 Record = Callable[[str, object], None]

@@ -26,7 +26,7 @@ from harness.watch.recorder import Recorder
 from harness.watch.timing import StepTimer
 from tests.train_factories import LoopSteps
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(180)]
 
 WARM_UP = 20
 Record = Callable[[str, object], None]

@@ -31,7 +31,7 @@ from harness.train.workload import Workload
 from harness.watch.inbox import Inbox
 from tests.train_factories import FakeJournal, a_command, open_steps
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(240)]
 
 Record = Callable[[str, object], None]
 

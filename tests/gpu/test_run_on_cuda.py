@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from harness.analysis.machine.energy import energy_use, joules_per_thousand
+from harness.errors import LogMissingError
 from harness.records.run import AckRow, CommandKind, CommandState, EventKind, RunState, StepRow
 from harness.records.telemetry import DeviceDetailRow
 from harness.settings.resolve import resolve
@@ -39,10 +40,11 @@ def until(happened: Callable[[], bool], what: str) -> None:
 
 
 def steps_of(folder: RunFolder) -> int:
-    if not folder.log.exists():
+    try:
+        with LogReader(folder.log) as log:
+            return log.extent().steps
+    except LogMissingError:  # Also while it is still empty.
         return 0
-    with LogReader(folder.log) as log:
-        return log.extent().steps
 
 
 def start(supervisor: Supervisor, **values: object) -> RunFolder:

@@ -205,6 +205,7 @@ def test_a_profile_of_a_script_has_kernels(tmp_path: Path, record_property: Reco
     assert len(steps) == 100
 
 
+@pytest.mark.alone
 def test_what_watching_a_script_adds_to_a_step(record_property: Record) -> None:
     """A step of some small kernels, which the CPU's launches set the pace of: bare and watched in turns."""
     times: dict[str, list[float]] = {"bare": [], "watched": []}

@@ -20,8 +20,9 @@ from harness.tracking.history import CudaHistory
 from tests.gpu import overflow, running_out
 from tests.gpu.comparing import DEFAULT, QUICK, Block, compare, summary
 from tests.gpu.configurations import draw, label
+from tests.gpu.context import Context
 from tests.gpu.journal import ResultsFile
-from tests.gpu.measures import phases, refcount, texts
+from tests.gpu.measures import phases, refcount, suite, texts
 
 MIB = 1 << 20
 
@@ -262,3 +263,39 @@ def test_tests_are_kept_one_by_one_and_a_crash_costs_one(tmp_path: Path) -> None
     assert passed["figures"] == [["figure", "42"]]
     (failed,) = (row for name, row in result.items() if name.endswith("that_fails"))
     assert failed["reason"]
+
+
+@pytest.mark.slow
+def test_a_file_of_tests_goes_on_in_another_process_behind_a_crash(tmp_path: Path) -> None:
+    context = Context("tests", ResultsFile(tmp_path / "card.jsonl"))
+    file = tmp_path / "test_things.py"
+    file.write_text(_SUITE, encoding="utf-8")
+    suite.run_file(context, str(file), "not nothing", 60)
+    stage = ResultsFile(context.path).read().stage("tests")
+    assert {name.rpartition("::")[2] for name in stage.values} == {
+        "test_that_passes",
+        "test_that_fails",
+        "test_whose_teardown_fails",
+        "test_behind_the_crash",
+    }
+    ((crashed, reason),) = stage.failures.items()
+    assert crashed.endswith("test_that_crashes")
+    assert reason.startswith("exit code -9")
+    (failed,) = (row for name, row in stage.values.items() if name.endswith("that_fails"))
+    assert (failed["reason"], failed["reason"] in failed["detail"]) == ("assert 1 == 2", True)
+    assert context.has_time
+    suite.run_file(context, str(file), "not nothing", 0)
+    assert not context.has_time
+
+
+def test_tests_that_cannot_be_collected_are_an_error(tmp_path: Path) -> None:
+    context = Context("tests", ResultsFile(tmp_path / "card.jsonl"))
+    with pytest.raises(RuntimeError, match="test_absent"):
+        suite.run_file(context, str(tmp_path / "test_absent.py"), "gpu", 60)
+
+
+def test_every_file_with_tests_for_a_gpu_is_run() -> None:
+    root = Path(__file__).parents[2]
+    marked = [path for path in (root / "tests").rglob("test_*.py") if "pytest.mark.gpu" in path.read_text()]
+    found = {path.relative_to(root).as_posix() for path in marked} - {"tests/unit/test_gpu_measures.py"}
+    assert found <= set(suite.test_files())

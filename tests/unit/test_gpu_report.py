@@ -10,7 +10,7 @@ from tests.gpu.container import container_signs
 from tests.gpu.journal import ResultsFile, StageResults, StageState
 from tests.gpu.needs import needs
 from tests.gpu.page import SECTIONS, page
-from tests.gpu.report import choose_file, chosen_stages, slug, write_page
+from tests.gpu.report import choose_file, chosen_stages, failed_tests, slug, write_page
 from tests.gpu.stages import STAGES, budget_s
 from tests.gpu.worth_table import worth_table
 
@@ -199,3 +199,15 @@ def test_what_has_to_be_brought_along_is_neither_torch_nor_the_dashboards() -> N
     names = {line.partition("==")[0] for line in needs()}
     assert {"pydantic", "pydantic-core", "nvidia-ml-py", "psutil", "numpy", "platformdirs", "pytest"} <= names
     assert names.isdisjoint({"torch", "streamlit", "plotly", "playwright", "pandas"})
+
+
+def test_only_tests_that_failed_run_anew(results: ResultsFile) -> None:
+    for name, outcome in (("good", "passed"), ("bad", "failed"), ("absent", "skipped")):
+        results.value("tests", name, {"outcome": outcome, "figures": [], "reason": ""})
+    results.failure("tests", "crashed", "killed by SIGSEGV")
+    results.state("tests", StageState.FINISHED, "", 1.0)
+    again = failed_tests(results.read())
+    assert again == ["bad", "crashed"]
+    results.forget("tests", again)
+    assert results.read().stage("tests").done == {"good", "absent"}
+    assert "tests" in [stage.key for stage in chosen_stages(None, results)]

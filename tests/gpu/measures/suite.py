@@ -1,16 +1,34 @@
-"""Does everything run: the tests that are marked gpu, one item each."""
+"""Does everything run: the tests that are marked gpu, one item each.
 
+The tests of a file run in a process of their own, beside those of other files; those marked `alone` run one
+after the other, behind them.
+"""
+
+import argparse
+import os
+import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.gpu.context import Context
+from tests.gpu.journal import ResultsFile
+from tests.gpu.stage import TIME_IS_OVER
 
 ROOT = Path(__file__).parents[3]
 TARGETS = ("tests/gpu", "tests/unit/test_device_contract.py")
 """Where tests marked gpu are."""
+KEY = "tests"
+_BESIDE, _ALONE = "gpu and not alone", "gpu and alone"
+_CORES_EACH, _MOST_PROCESSES = 2, 8
+_ALONE_SHARE = 0.4
+"""Of the stage's time: what the tests marked `alone` have at least."""
+_END_S = 20.0
+_REASON, _DETAIL = 400, 4000
+"""The most characters of a failed test's message, and of the end of its traceback."""
 
 
 class Collector:
@@ -36,17 +54,64 @@ class Collector:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the call's outcome, or that of a set-up or teardown that did not pass."""
         if report.when == "call" or not report.passed:
-            text = report.longreprtext.strip().splitlines()
-            reason = "" if report.passed or not text else text[-1][:400]
-            figures = [[name, str(value)] for name, value in report.user_properties]
-            self._context.put(
-                report.nodeid, {"outcome": report.outcome, "figures": figures, "reason": reason}
-            )
+            text = "" if report.passed else report.longreprtext.strip()
+            row = {
+                "outcome": report.outcome,
+                "figures": [[name, str(value)] for name, value in report.user_properties],
+                "reason": _reason(text)[:_REASON],
+            }
+            if report.failed:
+                row["detail"] = text[-_DETAIL:]
+            self._context.put(report.nodeid, row)
 
 
 def measure(context: Context) -> None:
     """Run the tests. Raises RuntimeError when pytest could not run them."""
-    run_tests(context, [str(ROOT / target) for target in TARGETS], "gpu")
+    seconds = context.left_s * (1 - _ALONE_SHARE)
+    processes = max(1, min(_MOST_PROCESSES, (os.cpu_count() or 1) // _CORES_EACH))
+    with ThreadPoolExecutor(processes) as pool:
+        list(pool.map(lambda file: run_file(context, file, _BESIDE, seconds), test_files()))
+    run_tests(context, [str(ROOT / target) for target in TARGETS], _ALONE)
+
+
+def _reason(text: str) -> str:
+    """The message of the error in a traceback as pytest writes it, or its last line."""
+    errors = [line[1:].strip() for line in text.splitlines() if line.startswith("E  ")]
+    return errors[0] if errors else text.rpartition("\n")[2]
+
+
+def test_files() -> list[str]:
+    """The files with tests marked gpu, relative to the root."""
+    paths = [path for target in TARGETS for path in (ROOT / target).glob("test_*.py")]
+    paths += [ROOT / target for target in TARGETS if target.endswith(".py")]
+    return sorted(path.relative_to(ROOT).as_posix() for path in paths)
+
+
+def run_file(context: Context, file: str, marks: str, seconds: float) -> None:
+    """Run the tests of a file with these marks in processes of their own, until none of them is left or the
+    time is over: one that ends its process is left out in the next. Raises RuntimeError as `run_tests`."""
+    end_s = context.left_s - seconds
+    while (left_s := context.left_s - end_s) > 0:
+        command = [sys.executable, "-m", "tests.gpu.measures.suite", file, "--marks", marks]
+        command += ["--results", str(context.path), "--seconds", f"{left_s:.1f}"]
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=left_s + _END_S
+            )
+        except subprocess.TimeoutExpired:
+            break
+        if done.returncode == TIME_IS_OVER:
+            break
+        if done.returncode == 0:
+            return
+        lines = done.stderr.strip().splitlines()
+        reason = f"exit code {done.returncode}: {' / '.join(lines[-3:])}"
+        begun = [item for item in context.open_items() if file.endswith(item.partition("::")[0])]
+        if not begun:
+            raise RuntimeError(f"{file}: {reason}")
+        for item in begun:
+            context.fail(item, reason[:_REASON])
+    context.has_time = False
 
 
 def run_tests(context: Context, targets: Sequence[str], marks: str) -> None:
@@ -57,3 +122,20 @@ def run_tests(context: Context, targets: Sequence[str], marks: str) -> None:
         if context.has_time:
             raise RuntimeError(f"pytest ended with code {int(code)}")
         print("The time of the tests was over.", file=sys.stderr)
+
+
+def main() -> int:
+    """Run the tests of one file; 0 also if some of them failed, `TIME_IS_OVER` if some are left."""
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu.measures.suite")
+    parser.add_argument("file")
+    parser.add_argument("--marks", required=True)
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    given = parser.parse_args()
+    context = Context(KEY, ResultsFile(given.results), seconds=given.seconds)
+    run_tests(context, [str(ROOT / given.file)], given.marks)
+    return 0 if context.has_time else TIME_IS_OVER
+
+
+if __name__ == "__main__":
+    sys.exit(main())
