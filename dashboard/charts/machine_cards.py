@@ -114,9 +114,9 @@ def _pcie(now: GpuSample, samples: Sequence[GpuSample | None]) -> Card:
         return _none("pcie", "PCIe to GPU", "h2d", _why(now, "pcie_received_bytes_per_s"))
     note = f"from GPU {words.size(sent)}/s"
     text = "PCIe traffic to and from the GPU, " + (
-        "from its byte counters."
-        if now.details.pcie_method == PcieMethod.COUNTERS
-        else "measured by the driver over 20 ms of each second."
+        "measured by the driver over 20 ms of each second."
+        if now.details.pcie_method == PcieMethod.WINDOW
+        else "since the sample before."
     )
     spark = _series(samples, lambda moment: moment.details.pcie_received_bytes_per_s)
     return Card("pcie", "PCIe to GPU", f"{words.size(received)}/s", note, "plain", text, "h2d", spark)

@@ -27,7 +27,6 @@ class SimulatedTelemetry:
         self._chance = random.Random(seed)
         self._seq = 0
         self._energy_j = _START_J
-        self._received_bytes = 0
         self._process_bytes = -1
 
     def samples(self, steps: Sequence[StepRow]) -> Iterator[Sample]:
@@ -83,7 +82,6 @@ class SimulatedTelemetry:
         busy = (device.util_pct or 0.0) / 100
         rate = _BYTES_PER_TOKEN * (step.tokens or 0) / max(step.step_ns, 1) * 1e9
         self._energy_j += device.power_w or 0.0
-        self._received_bytes += int(rate)
         used_bytes = device.memory_used_bytes or 0
         yield DeviceDetailRow(
             device=device.device,
@@ -91,11 +89,9 @@ class SimulatedTelemetry:
             t_ns=device.t_ns,
             step=step.step,
             energy_j=round(self._energy_j, 3),
-            pcie_sent_bytes=self._received_bytes // 50,
-            pcie_received_bytes=self._received_bytes,
             pcie_sent_bytes_per_s=rate / 50,
             pcie_received_bytes_per_s=rate,
-            pcie_method=PcieMethod.COUNTERS,
+            pcie_method=PcieMethod.GPM,
             held_power_ns=0,
             held_thermal_ns=0,
             held_hw_thermal_ns=0,

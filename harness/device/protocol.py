@@ -193,8 +193,6 @@ class DeviceDetails(NamedTuple):
 
     device: str
     energy_j: float | None
-    pcie_sent_bytes: int | None
-    pcie_received_bytes: int | None
     pcie_sent_bytes_per_s: float | None
     pcie_received_bytes_per_s: float | None
     pcie_method: str | None

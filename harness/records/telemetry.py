@@ -24,7 +24,9 @@ class ThrottleReason(IntFlag):
 class PcieMethod(StrEnum):
     """The source of a PCIe rate."""
 
-    # The device's byte counters: all traffic since the previous sample.
+    # NVML's GPM (Hopper and newer): all traffic since the previous sample.
+    GPM = "gpm"
+    # Of older logs: NVML's byte counters, which wrap after 4 GiB.
     COUNTERS = "counters"
     # The driver's measurement over 20 ms within the second; short bursts are missed or overstated.
     WINDOW = "window"
@@ -33,7 +35,8 @@ class PcieMethod(StrEnum):
 class DeviceDetailRow(NamedTuple):
     """Detailed telemetry of one device, for the `DeviceSampleRow` of the same `seq`.
 
-    Counters are cumulative since the driver was loaded; the value for a range is a difference.
+    Counters are cumulative since the driver was loaded; the value for a range is a difference. The table's
+    byte counters of PCIe traffic are of older logs: NVML's wrap after 4 GiB.
     """
 
     device: str
@@ -42,8 +45,6 @@ class DeviceDetailRow(NamedTuple):
     step: int
     energy_j: float | None
     # From the device to the host.
-    pcie_sent_bytes: int | None
-    pcie_received_bytes: int | None
     pcie_sent_bytes_per_s: float | None
     pcie_received_bytes_per_s: float | None
     pcie_method: str | None

@@ -74,7 +74,7 @@ def test_every_gpu_is_a_row_of_cards_without_any_run(machine_page: MachinePage) 
         "power": "512 W",
         "temperature": "54 °C",
         "clock": "1,980 MHz",
-        "pcie": "0 B/s",
+        "pcie": "40.0 MiB/s",
         "tensor": "36 %",
     }
     assert values(machine_page.cards["cards_GPU-two"])["busy"] == "3 %"

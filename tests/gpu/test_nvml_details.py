@@ -100,31 +100,33 @@ def test_pcie_traffic_is_that_of_a_known_copy(telemetry: NvmlTelemetry, record_p
     card = torch.empty(GIB, dtype=torch.uint8, device="cuda:0")
     card.copy_(host)
     torch.cuda.synchronize()
-    before = read_details(telemetry)
-    for _ in range(16):
+    read_details(telemetry)
+    began_s = time.monotonic()
+    for _ in range(64):
         card.copy_(host)
     torch.cuda.synchronize()
-    after = read_details(telemetry)
+    after, elapsed_s = read_details(telemetry), time.monotonic() - began_s
     record_property("method", after.pcie_method)
-    record_property("rate to the GPU", after.pcie_received_bytes_per_s)
-    if after.pcie_method != PcieMethod.COUNTERS:
-        pytest.skip("this GPU has no byte counters of its PCIe traffic")
-    assert before.pcie_received_bytes is not None
-    assert after.pcie_received_bytes is not None
-    received = after.pcie_received_bytes - before.pcie_received_bytes
-    record_property("received by the counter for 16 GiB copied", f"{received / GIB:.2f} GiB")
-    # The counter includes the packets' headers.
-    assert 15.5 * GIB <= received <= 20 * GIB
+    rate = after.pcie_received_bytes_per_s
+    assert rate is not None
+    copied = 64 * GIB / elapsed_s
+    record_property("GiB/s copied and told", f"{copied / GIB:.2f} and {rate / GIB:.2f}")
+    if after.pcie_method != PcieMethod.GPM:
+        pytest.skip("this GPU tells a window of 20 ms alone")
+    # The packets' headers are included.
+    assert 0.85 * copied <= rate <= 1.25 * copied
 
 
 def test_gpm_sees_tensor_cores_at_work_and_idle(telemetry: NvmlTelemetry, record_property: Note) -> None:
     read_details(telemetry)
     work(2.0)
+    torch.cuda.synchronize()
     busy = read_details(telemetry)
     if busy.tensor_active_pct is None:
         (missing,) = telemetry.missing().values()
         pytest.skip(f"no GPM: {missing['tensor_active_pct']}")
-    torch.cuda.synchronize()
+    time.sleep(0.5)  # The driver reads the counters some times a second.
+    read_details(telemetry)
     time.sleep(1.0)
     idle = read_details(telemetry)
     for name in ("sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct"):

@@ -11,7 +11,8 @@ from harness.device.testing.nvml import FakeGpu, FakeNvml
 from harness.records.telemetry import PcieMethod, ThrottleReason
 
 SECOND_NS = 1_000_000_000
-SENT, RECEIVED = (FIELDS[f"NVML_FI_DEV_PCIE_COUNT_{way}_BYTES"] for way in ("TX", "RX"))
+MIB = 1 << 20
+POWER = FIELDS["NVML_FI_DEV_PERF_POLICY_POWER"]
 PCIE = {name for name in DeviceDetails._fields if name.startswith("pcie")}
 HELD = {name for name in DeviceDetails._fields if name.startswith("held")}
 GPM = {"sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct"}
@@ -45,16 +46,12 @@ def silent(details: DeviceDetails) -> set[str]:
 def test_everything_is_told_in_base_units() -> None:
     bench = Bench()
     bench.read_details()
-    bench.gpu.fields[SENT] += 1_000
-    bench.gpu.fields[RECEIVED] += 5_000
     assert bench.read_details() == DeviceDetails(
         device=bench.gpu.uuid,
         energy_j=90_000.0,
-        pcie_sent_bytes=(5 << 30) + 1_000,
-        pcie_received_bytes=(80 << 30) + 5_000,
-        pcie_sent_bytes_per_s=1_000.0,
-        pcie_received_bytes_per_s=5_000.0,
-        pcie_method=PcieMethod.COUNTERS,
+        pcie_sent_bytes_per_s=2.5 * MIB,
+        pcie_received_bytes_per_s=40 * MIB,
+        pcie_method=PcieMethod.GPM,
         held_power_ns=12 * SECOND_NS,
         held_thermal_ns=0,
         held_hw_thermal_ns=0,
@@ -85,7 +82,6 @@ def test_what_needs_two_looks_is_missing_at_the_first() -> None:
         ("nvmlDeviceGetTotalEccErrors", {"ecc_corrected", "ecc_uncorrected"}),
         ("nvmlDeviceGetComputeRunningProcesses", {"processes"}),
         ("nvmlGpmQueryDeviceSupport", GPM),
-        ("nvmlGpmSampleGet", GPM),
     ],
 )
 @pytest.mark.parametrize(
@@ -118,45 +114,34 @@ def test_one_gpm_metric_may_be_missing_among_others() -> None:
     assert silent(bench.read_details()) == {"dram_active_pct"}
 
 
-def test_without_byte_counters_the_drivers_own_window_is_named_as_such() -> None:
-    gpu = FakeGpu()
-    del gpu.fields[RECEIVED]
+@pytest.mark.parametrize("has_gpm", [True, False])
+def test_without_gpm_the_drivers_own_window_is_named_as_such(has_gpm: bool) -> None:
+    gpu = FakeGpu(has_gpm=has_gpm)
+    del gpu.gpm[pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC]
     bench = Bench(gpu)
+    bench.read_details()
     details = bench.read_details()
     assert details.pcie_method == PcieMethod.WINDOW
-    assert details.pcie_sent_bytes is details.pcie_received_bytes is None
     assert (details.pcie_sent_bytes_per_s, details.pcie_received_bytes_per_s) == (2_000 * 1024, 40_000 * 1024)
 
 
 def test_without_any_way_to_tell_pcie_is_missing_alone() -> None:
-    gpu = FakeGpu()
-    del gpu.fields[RECEIVED]
-    bench = Bench(gpu)
+    bench = Bench(FakeGpu(has_gpm=False))
     bench.library.fail("nvmlDeviceGetPcieThroughput", "NotSupported")
     bench.read_details()
-    assert silent(bench.read_details()) == PCIE
+    assert silent(bench.read_details()) == PCIE | GPM
 
 
-def test_a_counter_that_wraps_leaves_its_rate_out_once() -> None:
+def test_a_field_of_32_bits_is_read_as_such() -> None:
     bench = Bench()
-    bench.read_details()
-    bench.gpu.fields[SENT] = 10
-    assert silent(bench.read_details()) == {"pcie_sent_bytes_per_s"}
-    bench.gpu.fields[SENT] = 110
-    assert bench.read_details().pcie_sent_bytes_per_s == 100.0
-
-
-def test_a_counter_of_32_bits_is_read_as_such() -> None:
-    bench = Bench()
-    bench.gpu.fields[SENT] = 7
-    bench.gpu.field_types[SENT] = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
-    assert bench.read_details().pcie_sent_bytes == 7
+    bench.gpu.fields[POWER] = (1 << 40) + 7
+    bench.gpu.field_types[POWER] = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+    assert bench.read_details().held_power_ns == 7
 
 
 def test_an_older_driver_tells_held_clocks_by_power_and_heat() -> None:
     gpu = FakeGpu(violations_ns=(5, 6))
-    for number in [number for name, number in FIELDS.items() if "PCIE" not in name]:
-        del gpu.fields[number]
+    gpu.fields.clear()
     details = Bench(gpu).read_details()
     assert (details.held_power_ns, details.held_thermal_ns) == (5, 6)
     assert details.held_hw_thermal_ns is None
@@ -167,7 +152,7 @@ def test_no_field_values_at_all_leave_everything_else_told() -> None:
     bench.library.fail("nvmlDeviceGetFieldValues", "FunctionNotFound")
     bench.library.fail("nvmlDeviceGetViolationStatus", "NotSupported")
     bench.read_details()
-    assert silent(bench.read_details()) == HELD | {"pcie_sent_bytes", "pcie_received_bytes"}
+    assert silent(bench.read_details()) == HELD
 
 
 def test_a_process_that_computes_and_draws_is_one() -> None:

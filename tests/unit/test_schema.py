@@ -18,6 +18,8 @@ from harness.store.reader import LogReader
 from harness.store.rollups import DEVICE_ROLLUPS, STEP_ROLLUPS, pieces
 from tests.store_factories import a_step
 
+# Columns of older logs that no row has any more.
+_UNUSED = {"device_details": {"pcie_sent_bytes", "pcie_received_bytes"}}
 _DOCS = Path(__file__).parents[2] / "docs" / "schema.md"
 
 
@@ -74,7 +76,8 @@ def test_a_row_binds_to_its_table_as_it_is(
         optional = annotation not in kinds
         plain = annotation.__args__[0] if optional else annotation
         expected.append((name, kinds[plain], not optional))
-    assert _columns(log, table)[extra:] == expected
+    columns = [column for column in _columns(log, table) if column[0] not in _UNUSED.get(table, ())]
+    assert columns[extra:] == expected
     log.close()
 
 

@@ -3,7 +3,7 @@
 Counters are cumulative since the driver was loaded. Field numbers and units are those of nvml.h.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,19 +15,20 @@ from harness.records.telemetry import PcieMethod
 FIELDS = {
     "NVML_FI_DEV_PERF_POLICY_POWER": 74,
     "NVML_FI_DEV_PERF_POLICY_SYNC_BOOST": 76,
-    "NVML_FI_DEV_PCIE_COUNT_TX_BYTES": 197,
-    "NVML_FI_DEV_PCIE_COUNT_RX_BYTES": 198,
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN": 269,
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": 270,
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN": 271,
 }
-_POWER, _SYNC_BOOST, _SENT, _RECEIVED, _THERMAL, _HW_THERMAL, _POWER_BRAKE = FIELDS.values()
+_POWER, _SYNC_BOOST, _THERMAL, _HW_THERMAL, _POWER_BRAKE = FIELDS.values()
 _GPM = {
     "sm_active_pct": "NVML_GPM_METRIC_SM_UTIL",
     "sm_occupancy_pct": "NVML_GPM_METRIC_SM_OCCUPANCY",
     "tensor_active_pct": "NVML_GPM_METRIC_ANY_TENSOR_UTIL",
     "dram_active_pct": "NVML_GPM_METRIC_DRAM_BW_UTIL",
 }
+# From the device and to it, in MiB per second.
+_GPM_PCIE = ("NVML_GPM_METRIC_PCIE_TX_PER_SEC", "NVML_GPM_METRIC_PCIE_RX_PER_SEC")
+_MIB = 1 << 20
 _NO_GPM = "it needs a Hopper GPU or newer"
 _NOT_YET = "it needs two samples, and this was the first"
 
@@ -57,44 +58,25 @@ def _whole(lib: Any, field: Any) -> int:
 
 
 class PcieMeter:
-    """PCIe traffic: the device's byte counters and their rate; without counters, the driver's rate.
+    """Rates of PCIe traffic: GPM's, of all traffic between two samples; without GPM, the driver's.
 
-    A counter that is lower than before has wrapped: the rate is missing once.
+    The byte counters among the field values are not read: they have 32 bits, and wrap several times during a
+    second of copying.
     """
 
-    def __init__(self, clock_ns: Callable[[], int]) -> None:
-        self._clock_ns = clock_ns
-        self._has_counters = True
-        self._last: tuple[int, int, int] | None = None
+    def __init__(self, gpm: "GpmMeter") -> None:
+        """`gpm` is read before."""
+        self._gpm = gpm
 
     def read(self, lib: Any, handle: Any) -> tuple[Any, ...]:
-        """Return bytes sent and received, their rates, and the method."""
-        if self._has_counters:
-            try:
-                sent, received = read_fields(lib, handle, (_SENT, _RECEIVED))
-            except (lib.NVMLError_NotSupported, lib.NVMLError_FunctionNotFound):
-                sent = received = Missing(UNSUPPORTED)
-            if isinstance(sent, int) and isinstance(received, int):
-                return sent, received, *self._rates(sent, received), PcieMethod.COUNTERS
-            self._has_counters = False
-        missing = Missing("this device has no counters of PCIe bytes")
-        window = (
-            # KB/s in nvml.h; the driver's KB are 1,024 bytes.
+        """Return the bytes sent and received per second, and the method."""
+        if self._gpm.pcie is not None:
+            return *self._gpm.pcie, PcieMethod.GPM
+        # KB/s in nvml.h; the driver's KB are 1,024 bytes.
+        return (
             float(lib.nvmlDeviceGetPcieThroughput(handle, lib.NVML_PCIE_UTIL_TX_BYTES)) * 1024,
             float(lib.nvmlDeviceGetPcieThroughput(handle, lib.NVML_PCIE_UTIL_RX_BYTES)) * 1024,
-        )
-        return missing, missing, *window, PcieMethod.WINDOW
-
-    def _rates(self, sent: int, received: int) -> tuple[float | Missing, float | Missing]:
-        now_ns = self._clock_ns()
-        before, self._last = self._last, (now_ns, sent, received)
-        if before is None or now_ns <= before[0]:
-            return Missing(_NOT_YET), Missing(_NOT_YET)
-        elapsed_s = (now_ns - before[0]) / 1e9
-        wrapped = Missing("its counter has just wrapped")
-        sent_bytes, received_bytes = sent - before[1], received - before[2]
-        return (wrapped if sent_bytes < 0 else sent_bytes / elapsed_s), (
-            wrapped if received_bytes < 0 else received_bytes / elapsed_s
+            PcieMethod.WINDOW,
         )
 
 
@@ -136,35 +118,43 @@ def _processes(lib: Any, handle: Any) -> tuple[tuple[DeviceProcess, ...]]:
 
 
 class GpmMeter:
-    """GPM metrics between two samples, whose memory it owns."""
+    """GPM metrics between two samples, whose memory it owns.
+
+    Attributes:
+        pcie: the bytes per second that the device sent and received; None where GPM does not measure them.
+    """
 
     def __init__(self) -> None:
+        self.pcie: tuple[float | Missing, float | Missing] | None = None
         self._lib: Any = None
         self._older: Any = None
         self._newer: Any = None
+        self._request: Any = None
 
     def read(self, lib: Any, handle: Any) -> tuple[float | Missing, ...]:
         """Return the metrics since the previous call, in the order of the fields."""
+        self.pcie = None
         if self._lib is None:
             if not lib.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
                 raise lib.NVMLError_NotSupported()
             self._older, self._newer = lib.nvmlGpmSampleAlloc(), lib.nvmlGpmSampleAlloc()
             self._lib = lib
+            self._request = _gpm_request(lib)
             lib.nvmlGpmSampleGet(handle, self._newer)
+            self.pcie = Missing(_NOT_YET), Missing(_NOT_YET)
             return (Missing(_NOT_YET),) * len(_GPM)
         lib.nvmlGpmSampleGet(handle, self._older)
         self._older, self._newer = self._newer, self._older
-        request = lib.c_nvmlGpmMetricsGet_t()
-        request.version, request.numMetrics = lib.NVML_GPM_METRICS_GET_VERSION, len(_GPM)
+        request = self._request
         request.sample1, request.sample2 = self._older, self._newer
-        for at, name in enumerate(_GPM.values()):
-            request.metrics[at].metricId = getattr(lib, name)
         lib.nvmlGpmMetricsGet(request)
-        metrics = (request.metrics[at] for at in range(len(_GPM)))
-        return tuple(
+        *values, sent, received = (
             float(metric.value) if metric.nvmlReturn == lib.NVML_SUCCESS else Missing(UNSUPPORTED)
-            for metric in metrics
+            for metric in (request.metrics[at] for at in range(request.numMetrics))
         )
+        if not isinstance(sent, Missing) and not isinstance(received, Missing):
+            self.pcie = sent * _MIB, received * _MIB
+        return tuple(values)
 
     def close(self) -> None:
         """Free both samples. Idempotent; harmless when NVML is shut down already."""
@@ -178,19 +168,23 @@ class GpmMeter:
                 return
 
 
-def detail_queries(clock_ns: Callable[[], int], gpm: GpmMeter) -> list[Query]:
+def _gpm_request(lib: Any) -> Any:
+    request = lib.c_nvmlGpmMetricsGet_t()
+    names = (*_GPM.values(), *_GPM_PCIE)
+    request.version, request.numMetrics = lib.NVML_GPM_METRICS_GET_VERSION, len(names)
+    for at, name in enumerate(names):
+        request.metrics[at].metricId = getattr(lib, name)
+    return request
+
+
+def detail_queries(gpm: GpmMeter) -> list[Query]:
     """Return the queries for the fields of `DeviceDetails`."""
     return [
         Query(("energy_j",), lambda lib, handle: (lib.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000,)),
+        Query(tuple(_GPM), gpm.read, _NO_GPM),
         Query(
-            (
-                "pcie_sent_bytes",
-                "pcie_received_bytes",
-                "pcie_sent_bytes_per_s",
-                "pcie_received_bytes_per_s",
-                "pcie_method",
-            ),
-            PcieMeter(clock_ns).read,
+            ("pcie_sent_bytes_per_s", "pcie_received_bytes_per_s", "pcie_method"),
+            PcieMeter(gpm).read,
         ),
         Query(
             (
@@ -204,5 +198,4 @@ def detail_queries(clock_ns: Callable[[], int], gpm: GpmMeter) -> list[Query]:
         ),
         Query(("ecc_corrected", "ecc_uncorrected"), _ecc, "this device's memory has no error correction"),
         Query(("processes",), _processes),
-        Query(tuple(_GPM), gpm.read, _NO_GPM),
     ]

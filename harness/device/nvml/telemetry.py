@@ -117,7 +117,7 @@ class _Probe:
         self._warn = warn
         self._gpm = GpmMeter()
         self._sample = NvmlQueries(library, handle, _SAMPLE, clock_ns)
-        self._details = NvmlQueries(library, handle, detail_queries(clock_ns, self._gpm), clock_ns)
+        self._details = NvmlQueries(library, handle, detail_queries(self._gpm), clock_ns)
         self._lost = False
         self._empty_sample = DeviceSample(uuid, *(None,) * (len(DeviceSample._fields) - 1))
         self._empty_details = DeviceDetails(uuid, *(None,) * (len(DeviceDetails._fields) - 1))

@@ -40,8 +40,6 @@ class FakeGpu:
     ecc: tuple[int, int] = (3, 0)
     fields: dict[int, int] = field(
         default_factory=lambda: {
-            FIELDS["NVML_FI_DEV_PCIE_COUNT_TX_BYTES"]: 5 << 30,
-            FIELDS["NVML_FI_DEV_PCIE_COUNT_RX_BYTES"]: 80 << 30,
             FIELDS["NVML_FI_DEV_PERF_POLICY_POWER"]: 12_000_000_000,
             FIELDS["NVML_FI_DEV_PERF_POLICY_SYNC_BOOST"]: 0,
             FIELDS["NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN"]: 0,
@@ -60,6 +58,8 @@ class FakeGpu:
             pynvml.NVML_GPM_METRIC_SM_OCCUPANCY: 41.0,
             pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL: 36.0,
             pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL: 47.0,
+            pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC: 2.5,
+            pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC: 40.0,
         }
     )
 

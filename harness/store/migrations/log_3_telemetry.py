@@ -8,11 +8,11 @@ CREATE TABLE device_details (
     t_ns INTEGER NOT NULL, -- since the run's start
     step INTEGER NOT NULL, -- the step under way
     energy_j REAL, -- energy used, cumulative
-    pcie_sent_bytes INTEGER, -- sent by the device over PCIe, cumulative
-    pcie_received_bytes INTEGER, -- received by the device over PCIe, cumulative
+    pcie_sent_bytes INTEGER, -- sent by the device over PCIe, modulo 4 GiB; of older logs
+    pcie_received_bytes INTEGER, -- received by the device over PCIe, modulo 4 GiB; of older logs
     pcie_sent_bytes_per_s REAL, -- rate of the same
     pcie_received_bytes_per_s REAL, -- rate of the same
-    pcie_method TEXT, -- counters: since the sample before; window: over 20 ms, by the driver
+    pcie_method TEXT, -- gpm: since the sample before (counters, of older logs, too); window: over 20 ms
     held_power_ns INTEGER, -- clocks held back by the power limit, cumulative
     held_thermal_ns INTEGER, -- clocks held back by software against heat, cumulative
     held_hw_thermal_ns INTEGER, -- clocks halved by hardware against heat, cumulative
