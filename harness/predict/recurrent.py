@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 # cuDNN's reserve in units of the layer's output: the gates and, of an LSTM, the cell and its tanh, at each
@@ -31,9 +31,25 @@ class _Layer(torch.autograd.Function):
         return None, torch.empty_like(states), None, *(torch.empty_like(weight) for weight in weights)
 
 
-class FusedRecurrent(TorchFunctionMode):
-    """A mode that traces recurrent layers as one kernel each. For one layer and one direction per module, as
-    in the catalog."""
+def fuse_recurrent(network: nn.Module) -> None:
+    """Trace each recurrent layer of the network as one kernel from now on, also where checkpointing computes
+    it again within backward. For one layer and one direction per module, as in the catalog."""
+    for module in network.modules():
+        if isinstance(module, nn.RNNBase):
+            module.forward = _fused(module.forward)
+
+
+def _fused(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        with _FusedRecurrent():
+            return forward(*args)
+
+    return run
+
+
+class _FusedRecurrent(TorchFunctionMode):
+    """Replaces torch's recurrent functions. It is on within a layer's own forward pass: around a whole step,
+    torch would switch it off in backward."""
 
     def __torch_function__(
         self,
@@ -42,7 +58,7 @@ class FusedRecurrent(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Replace torch's recurrent functions: (input, initial state, weights, …)."""
+        """Run in place of a function (input, initial state, weights, …)."""
         share = _RESERVE.get(getattr(func, "__name__", ""))
         if share is None or len(args) < 3:
             return func(*args, **(kwargs or {}))

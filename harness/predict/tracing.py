@@ -1,7 +1,7 @@
 """Trace of two training steps on tensors without data: the birth and death of each storage."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from harness.data.source import shape_of
 from harness.models.base import LossModel
 from harness.models.building import build_model
 from harness.predict.question import Question
-from harness.predict.recurrent import FusedRecurrent
+from harness.predict.recurrent import fuse_recurrent
 from harness.predict.scratch import KernelRun, Scratch
 from harness.predict.shapes import ShapeSource, open_shape_loader
 from harness.records.memory import MemoryCategory
@@ -213,9 +213,10 @@ def trace(question: Question) -> Trace:
     watch = _Watch(log, scratch)
     settings = _as_on_target(question)
     shape = shape_of(settings)
-    fused = FusedRecurrent() if question.kind is DeviceKind.CUDA else nullcontext()
-    with FakeTensorMode(), watch, fused:
+    with FakeTensorMode(), watch:
         network = build_model(settings, shape)
+        if question.kind is DeviceKind.CUDA:
+            fuse_recurrent(network)
         if settings.channels_last:
             _lay_out_channels_last(network)
         workload = Workload(settings, TracedDevice(), network, ShapeSource(shape), open_shape_loader)
