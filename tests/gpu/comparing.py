@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     """Duration of the measurement of one preset: `seconds` for rounds beyond the least number of them, up to
     `most_s` where those alone take longer."""
 
-    seconds: float = 14.0
+    seconds: float = 5.0
     most_s: float = 30.0
     block_s: float = 0.25
     settle: int = 1

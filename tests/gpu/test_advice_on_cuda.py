@@ -61,6 +61,7 @@ def test_a_starved_gpu_is_given_loader_workers(supervisor: Supervisor, record_pr
     assert after < 0.8 * before
 
 
+@pytest.mark.alone
 def test_a_loss_read_in_every_step_is_named_with_its_line_and_kept_on_the_gpu(
     supervisor: Supervisor, record_property: Record
 ) -> None:
@@ -112,7 +113,7 @@ def test_a_buffer_left_on_the_cpu_is_named_with_the_line_that_copies_it(
     advice = told(known_of(folder), "misplaced-tensors")
     supervisor.stop(folder)
     record_property("evidence", advice.evidence)
-    assert "The buffer left_behind (4.00 MiB) lies on cpu, while the run trains on cuda:0" in advice.evidence
+    assert "The buffer left_behind (4.00 MiB) is on cpu, while the run trains on cuda:0" in advice.evidence
     assert "harness/train/inject.py" in advice.evidence
 
 

@@ -21,7 +21,7 @@ from harness.supervisor import Supervisor
 from tests.gpu.context import Context
 from tests.gpu.measures.worth import MODELS_IN_ORDER
 
-PRESETS = ("h200", "workstation", "laptop")
+PRESETS = ("workstation", "h200", "laptop")
 FOLDER = "runs"
 """Beside the results."""
 STEPS, SECONDS = 300, 12.0
@@ -32,7 +32,7 @@ _POLL_S = 0.2
 
 
 def measure(context: Context) -> None:
-    """Each model's presets, the largest of all models first."""
+    """Each model's presets."""
     presets, models = (("laptop",), ("mlp",)) if context.is_quick else (PRESETS, MODELS_IN_ORDER)
     steps = _QUICK_STEPS if context.is_quick else STEPS
     for item in context.pending(f"{model}-{preset}" for preset in presets for model in models):
