@@ -1,7 +1,7 @@
 """Trace of two training steps on tensors without data: the birth and death of each storage."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from harness.data.source import shape_of
 from harness.models.base import LossModel
 from harness.models.building import build_model
+from harness.predict.cuda_rules import cuda_rules
 from harness.predict.question import Question
 from harness.predict.recurrent import fuse_recurrent
 from harness.predict.scratch import KernelRun, Scratch
@@ -213,9 +214,11 @@ def trace(question: Question) -> Trace:
     watch = _Watch(log, scratch)
     settings = _as_on_target(question)
     shape = shape_of(settings)
-    with FakeTensorMode(), watch:
+    is_cuda = question.kind is DeviceKind.CUDA
+    rules = cuda_rules(autocast=settings.amp is not AmpMode.OFF) if is_cuda else nullcontext()
+    with FakeTensorMode(), watch, rules:
         network = build_model(settings, shape)
-        if question.kind is DeviceKind.CUDA:
+        if is_cuda:
             fuse_recurrent(network)
         if settings.channels_last:
             _lay_out_channels_last(network)
