@@ -174,14 +174,13 @@ def test_a_runs_log_tells_its_energy_and_what_sampling_costs(
     until(lambda: len(rows()) >= 8, "eight samples of the GPU")
     energy = energy_use(rows())
     with LogReader(folder.log) as log:
-        host = log.telemetry.latest_host()
+        hosts = log.telemetry.last_hosts(8)
         trained = (
             None if energy is None else log.telemetry.samples_trained(energy.first_step + 1, energy.last_step)
         )
     supervisor.stop(folder)
     record_property("energy per 1,000 samples", f"{joules_per_thousand(energy, trained)} J")
-    assert host is not None
-    assert host.sampling_pct is not None
-    record_property("sampling, of one core", f"{host.sampling_pct:.2f} %")
-    assert host.sampling_pct <= 0.5
+    sampling_pct = statistics.fmean(host.sampling_pct for host in hosts if host.sampling_pct is not None)
+    record_property("sampling, of one core", f"{sampling_pct:.2f} %")
+    assert sampling_pct <= 0.5
     assert energy is None or energy.joules > 0

@@ -25,7 +25,7 @@ from harness.watch.inbox import Inbox
 from harness.watch.jobs.commands import CommandPoll
 from harness.watch.jobs.peak import IDLE_PERIOD_S, LONG_NS, READ_PERIOD_S, PeakWatch
 from harness.watch.jobs.sampler import Job, Sampler, every
-from harness.watch.jobs.telemetry import WORKERS_EVERY, TelemetryRecorder
+from harness.watch.jobs.telemetry import DETAILS_EVERY, WORKERS_EVERY, TelemetryRecorder
 from harness.watch.memory import MemoryWatch
 from tests.train_factories import Clock, FakeJournal, a_command, a_context, a_device, raising
 
@@ -281,7 +281,7 @@ def test_processes_are_written_only_when_they_change() -> None:
 
     def written(*processes: DeviceProcess) -> list[tuple[int, int | None]]:
         sensor.further = [SILENT._replace(processes=processes)]
-        rows = bench.sample()
+        rows = [row for _ in range(DETAILS_EVERY) for row in bench.sample()]
         (detail,) = [row for row in rows if isinstance(row, DeviceDetailRow)]
         assert detail.processes == len(processes)
         return [(row.pid, row.memory_bytes) for row in rows if isinstance(row, DeviceProcessRow)]

@@ -17,6 +17,9 @@ from harness.watch.context import RunContext
 Number = TypeVar("Number", int, float)
 # Single workers are recorded at every fifth sample.
 WORKERS_EVERY = 5
+# Details are recorded at every second one: on an H100, NVML takes 2.4 ms of the processor for the energy
+# counter and 0.6 ms for the throttled times, more than for all the rest together.
+DETAILS_EVERY = 2
 
 
 class TelemetryRecorder:
@@ -49,8 +52,9 @@ class TelemetryRecorder:
         for source in self._sources:
             for sample in source.sample():
                 self._put(DeviceSampleRow(sample.device, self._seq, t_ns, step, *sample[1:]))
-            for details in source.details():
-                self._put_details(details, t_ns, step)
+            if self._seq % DETAILS_EVERY == 0:
+                for details in source.details():
+                    self._put_details(details, t_ns, step)
         self._put(HostSampleRow(self._seq, t_ns, step, *self._host.sample()))
         host = self._host.details()
         self._put_workers(host, t_ns)
