@@ -24,6 +24,8 @@ _SYNC = "called a synchronizing"
 # The warnings of torch 2.6 to 2.13 at each call, and once when the mode is switched on.
 _TEXT = re.compile(f"{_SYNC}|Synchronization debug mode is a prototype", re.IGNORECASE)
 _FILTER = ("always", _TEXT, UserWarning, None, 0)
+# From Python 3.14 on, the code of `warnings` is in a module of its own.
+_WARNINGS = {warnings.WarningMessage.__init__.__code__.co_filename, warnings.__file__}
 _BACKWARD = "torch/autograd/function.py"
 _OFF, _WARN = 0, 1
 _CODE_LENGTH = 120
@@ -111,10 +113,10 @@ class SyncCatcher:
 
 
 def _caller(frame: FrameType | None) -> tuple[CodeType | None, int]:
-    """The innermost line outside torch and the module of warnings."""
+    """The innermost line outside torch and Python's warnings."""
     while frame is not None:
         file = frame.f_code.co_filename
-        if file != warnings.__file__ and not is_torch(shorten(file)):
+        if file not in _WARNINGS and not is_torch(shorten(file)):
             return frame.f_code, frame.f_lineno or 0
         frame = frame.f_back
     return None, 0
