@@ -9,6 +9,7 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from itertools import chain, groupby
 from pathlib import Path
 
@@ -50,12 +51,16 @@ class LogAppender(Closing):
         self._device_done: dict[str, list[int]] = {}
         self._absent = AbsentColumns()
         try:
-            self._connection: sqlite3.Connection | None = open_writing(path)
-            self._begin(durable=True)
-            if self._connection.execute("SELECT count(*) FROM run").fetchone()[0]:
-                raise HomeError(f"{path} already contains a run; each run needs a new folder.")
-            self._connection.execute(RUN_INSERT, run)
-            self._commit(durable=True)
+            with ExitStack() as opened:
+                connection = open_writing(path)
+                opened.callback(connection.close)
+                self._connection: sqlite3.Connection | None = connection
+                self._begin(durable=True)
+                if connection.execute("SELECT count(*) FROM run").fetchone()[0]:
+                    raise HomeError(f"{path} already contains a run; each run needs a new folder.")
+                connection.execute(RUN_INSERT, run)
+                self._commit(durable=True)
+                opened.pop_all()
         except sqlite3.Error as error:
             raise HomeError(f"The log {path} could not be created: {error}.") from None
         _OPEN.add(self)

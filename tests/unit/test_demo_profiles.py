@@ -1,6 +1,8 @@
 """The profiles of a simulated run agree with its steps, and with themselves."""
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,8 +21,9 @@ _STEPS = 1_000
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> LogReader:
-    return LogReader(write("amp", Home(tmp_path_factory.mktemp("home")), steps=_STEPS).log)
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogReader]:
+    with LogReader(write("amp", Home(tmp_path_factory.mktemp("home")), steps=_STEPS).log) as log:
+        yield log
 
 
 def rows(
@@ -75,7 +78,7 @@ def test_kinds_are_those_that_the_names_tell(reader: LogReader) -> None:
 
 def test_a_kind_is_read_by_its_present_name(tmp_path: Path) -> None:
     log = write("amp", Home(tmp_path), steps=_STEPS).log
-    with sqlite3.connect(log) as connection:
+    with closing(sqlite3.connect(log)) as connection, connection:
         connection.execute("UPDATE profile_ops SET kind = 'normalisation' WHERE kind = 'normalization'")
     with LogReader(log) as reader:
         kinds = {row.kind for row in reader.profiles.operators(1)}
