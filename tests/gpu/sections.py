@@ -168,6 +168,11 @@ def events(result: StageResults) -> Iterator[str]:
                 f"per step, {row['per_mark_us']:.1f} µs with it looked up per mark."
             )
             continue
+        if "launch_us" in row:
+            parts = ("an event", "event_us"), ("the copy of a loss", "loss_us"), ("a reading", "memory_us")
+            times = ", ".join(f"{what} {row[name]:.1f} µs" for what, name in parts)
+            marks.append(f"While the GPU is at work: a small kernel {row['launch_us']:.1f} µs, {times}.")
+            continue
         share_pct = 100 * row["median_us"] / (1e3 * float(item.partition(" ")[0]))
         yield (
             f"| {item} | {row['median_us']:.1f} µs ({row['low_us']:.1f} to {row['high_us']:.1f}) | "

@@ -211,3 +211,9 @@ def test_only_tests_that_failed_run_anew(results: ResultsFile) -> None:
     results.forget("tests", again)
     assert results.read().stage("tests").done == {"good", "absent"}
     assert "tests" in [stage.key for stage in chosen_stages(None, results)]
+
+
+def test_the_parts_of_the_overhead_are_a_line_below_the_lengths() -> None:
+    row = {"launch_us": 7.31, "event_us": 9.0, "loss_us": 35.2, "memory_us": 11.7}
+    text = "\n".join(sections.events(StageResults(values={"calls on a busy stream": row})))
+    assert "a small kernel 7.3 µs, an event 9.0 µs, the copy of a loss 35.2 µs, a reading 11.7 µs." in text
