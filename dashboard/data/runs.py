@@ -7,6 +7,7 @@ from typing import NamedTuple
 import streamlit as st
 
 from harness.analysis.state import RunStatus
+from harness.demo.recordings import add_all
 from harness.demo.writing import write_all
 from harness.errors import READ_ONLY, LogError, LogMissingError, StepscopeError
 from harness.records.imported import ImportOrigin
@@ -218,6 +219,7 @@ def memory_limit(view: RunView) -> tuple[int, str] | None:
 
 
 def load_demo() -> None:
-    """Write every simulated run into the home. Raises StepscopeError."""
+    """Write every simulated run into the home, and add the recorded ones. Raises StepscopeError."""
     supervisor().check_may_write()
+    list(add_all(home()))
     list(write_all(home()))

@@ -47,11 +47,10 @@ def write_demos(arguments: Namespace, shell: Shell) -> int:
 
 def _add_recorded(home: Home, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Add the recorded runs of this checkout."""
-    from harness.demo.recordings import recordings, unpack
+    from harness.demo.recordings import add_all
 
     rows = []
-    for recording in recordings():
-        folder = unpack(recording, home)
+    for folder in add_all(home):
         name = folder.request().name
         rows.append({"run_id": folder.run_id, "name": name, "scenario": None, "path": str(folder.path)})
         say(f"Wrote {name} ({folder.run_id}, recorded on a GPU)")

@@ -4,9 +4,8 @@ A recording is a zip file with only a run's request and its log, without capture
 """
 
 import json
-import time
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,7 +55,7 @@ def pack(folder: RunFolder, target: Path) -> int:
 
 
 def unpack(recording: Recording, home: Home) -> RunFolder:
-    """Add a recording to `home` as its newest run. The log has the time and machine of the training.
+    """Add a recording to `home`, as of the day of the training.
 
     Raises UsageError when the file is not a recording, HomeError when the home cannot be written.
     """
@@ -64,13 +63,19 @@ def unpack(recording: Recording, home: Home) -> RunFolder:
         with zipfile.ZipFile(recording.path) as file:
             request = json.loads(_member(file, REQUEST, _MOST_REQUEST_BYTES))
             log = _member(file, _LOG, _MOST_LOG_BYTES)
-        settings = parse(request["settings"])
+        settings, created_unix_ns = parse(request["settings"]), int(request["created_unix_ns"])
     except (zipfile.BadZipFile, OSError, KeyError, TypeError, ValueError, SettingError) as error:
         raise UsageError(f"{recording.path} is not a recording of a run: {error}") from None
-    folder = home.create(_free_name(home, recording.key), settings, time.time_ns())
+    folder = home.create(_free_name(home, recording.key), settings, created_unix_ns)
     create_private(folder.log)
     folder.log.write_bytes(log)
     return folder
+
+
+def add_all(home: Home) -> Iterator[RunFolder]:
+    """Add every recording of this checkout. Raises what `unpack` raises."""
+    for recording in recordings():
+        yield unpack(recording, home)
 
 
 def _member(file: zipfile.ZipFile, name: str, most_bytes: int) -> bytes:

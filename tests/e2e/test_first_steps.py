@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from harness.demo import SCENARIOS, write
+from harness.demo.recordings import recordings
 from harness.store.folder import RunFolder
 from tests.e2e.serving import Dashboard, end
 from tests.e2e.tab import Tab
@@ -38,9 +39,9 @@ def test_an_empty_home_says_what_to_do_and_loads_the_simulated_runs(tab: Tab, da
     tab.button("welcome_start").wait_for()
     tab.button("load_demo").click()
     tab.chart.wait_for()
-    assert {folder.request().name for folder in dashboard.home.runs()} == {
-        f"demo: {key}" for key in SCENARIOS
-    }
+    names = {folder.request().name for folder in dashboard.home.runs()}
+    simulated = {f"demo: {key}" for key in SCENARIOS}
+    assert names == simulated | {f"recorded: {one.key}" for one in recordings()}
     tab.badge("simulated").wait_for()
     assert tab.last_step == SCENARIOS["steady"].steps
 

@@ -31,6 +31,7 @@ def test_a_run_comes_back_whole(home: Home, tmp_path: Path) -> None:
     result, again = unpack(recording, elsewhere), unpack(recording, elsewhere)
     names = [one.request().name for one in (result, again)]
     assert names == ["recorded: transformer-h200", "recorded: transformer-h200 2"]
+    assert result.request().created_unix_ns == folder.request().created_unix_ns
     with LogReader(folder.log) as before, LogReader(result.log) as after:
         assert after.steps(0, 10) == before.steps(0, 10)
         assert after.run() == before.run()
