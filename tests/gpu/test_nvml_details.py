@@ -110,9 +110,9 @@ def test_pcie_traffic_is_that_of_a_known_copy(telemetry: NvmlTelemetry, record_p
     rate = after.pcie_received_bytes_per_s
     assert rate is not None
     copied = 64 * GIB / elapsed_s
-    record_property("GiB/s copied and told", f"{copied / GIB:.2f} and {rate / GIB:.2f}")
+    record_property("GiB/s copied and reported", f"{copied / GIB:.2f} and {rate / GIB:.2f}")
     if after.pcie_method != PcieMethod.GPM:
-        pytest.skip("this GPU tells a window of 20 ms alone")
+        pytest.skip("this GPU reports a window of 20 ms alone")
     # The packets' headers are included.
     assert 0.85 * copied <= rate <= 1.25 * copied
 

@@ -54,7 +54,7 @@ class Collector:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the call's outcome, or that of a set-up or teardown that did not pass."""
         if report.when == "call" or not report.passed:
-            text = "" if report.passed else _told(report)
+            text = "" if report.passed else _explanation(report)
             row = {
                 "outcome": report.outcome,
                 "figures": [[name, str(value)] for name, value in report.user_properties],
@@ -74,7 +74,7 @@ def measure(context: Context) -> None:
     run_tests(context, [str(ROOT / target) for target in TARGETS], _ALONE)
 
 
-def _told(report: pytest.TestReport) -> str:
+def _explanation(report: pytest.TestReport) -> str:
     """The traceback of a failed test, or why a test was skipped, with paths relative to the root."""
     error = report.longrepr
     text = str(error[-1]) if isinstance(error, tuple) else report.longreprtext
