@@ -60,6 +60,7 @@ def peak(**values: object) -> int:
     return answer.peak_allocated_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["rnn", "lstm", "gru"])
 def test_a_recurrent_model_with_checkpointing_is_predicted(model: str) -> None:
     plain = peak(model=model, preset="workstation", batch_size=32)

@@ -288,6 +288,7 @@ def test_a_file_of_tests_goes_on_in_another_process_behind_a_crash(tmp_path: Pat
     assert not context.has_time
 
 
+@pytest.mark.slow
 def test_tests_that_cannot_be_collected_are_an_error(tmp_path: Path) -> None:
     context = Context("tests", ResultsFile(tmp_path / "card.jsonl"))
     with pytest.raises(RuntimeError, match="test_absent"):

@@ -20,6 +20,8 @@ from harness.tracking.storages import StorageWatch
 from tests.gpu.configurations import draw, label
 from tests.gpu.journal import ResultsFile
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 LAYERS = json.loads((ROOT / "tests/material/recurrent-h100.json").read_text(encoding="utf-8"))
 CARD = Target(DeviceKind.CUDA, "NVIDIA H100 80GB HBM3", 85_017_493_504, (9, 0))
@@ -80,7 +82,6 @@ def recorded() -> dict[str, int]:
     return peaks
 
 
-@pytest.mark.slow
 def test_predictions_are_near_the_peaks_that_a_gpu_reached() -> None:
     """Every fourth of the configurations that were measured; `make gpu-check` measures sixty anew."""
     (path,) = (ROOT / "docs/gpu").glob("*.jsonl")
