@@ -10,8 +10,8 @@ CREATE TABLE device_details (
     energy_j REAL, -- energy used, cumulative
     pcie_sent_bytes INTEGER, -- sent by the device over PCIe, modulo 4 GiB; of older logs
     pcie_received_bytes INTEGER, -- received by the device over PCIe, modulo 4 GiB; of older logs
-    pcie_sent_bytes_per_s REAL, -- rate of the same
-    pcie_received_bytes_per_s REAL, -- rate of the same
+    pcie_sent_bytes_per_s REAL, -- sent by the device over PCIe, per second
+    pcie_received_bytes_per_s REAL, -- received by the device over PCIe, per second
     pcie_method TEXT, -- gpm: since the sample before (counters, of older logs, too); window: over 20 ms
     held_power_ns INTEGER, -- clocks held back by the power limit, cumulative
     held_thermal_ns INTEGER, -- clocks held back by software against heat, cumulative
