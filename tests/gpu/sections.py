@@ -192,11 +192,15 @@ def lists(result: StageResults) -> Iterator[str]:
 
 
 def nvml(result: StageResults) -> Iterator[str]:
-    """Each field: its value, or why there is none."""
-    for row in result.values.values():
+    """Each field: its value, or why there is none; then the time of each query."""
+    for item, row in result.values.items():
+        if all(isinstance(value, float) for value in row.values()):
+            slowest = sorted(row.items(), key=lambda pair: -pair[1])
+            yield from ("", f"{item}: {', '.join(f'{name} {ms:.3f} ms' for name, ms in slowest)}.")
+            continue
         names = {name: message["value"] for name, message in row.items() if "value" in message}
         missing = {name: message["reason"] for name, message in row.items() if "reason" in message}
-        yield f"{len(names)} fields are told, {len(missing)} are not."
+        yield f"{len(names)} fields are reported, {len(missing)} are not."
         yield from ("", "| field | value |", "|---|---|")
         yield from (f"| {name} | n/a: {cell(reason)} |" for name, reason in missing.items())
         yield from (f"| {name} | {cell(value)[:200]} |" for name, value in names.items())

@@ -12,17 +12,19 @@ import torch
 
 from harness.device.cpu.device import CpuDevice
 from harness.device.find import open_device
+from harness.device.nvml.driver import Nvml
 from harness.device.testing.allocation_history import FakeMemoryHistory, HeapOverflowError
+from harness.device.testing.nvml import FakeGpu, FakeNvml
 from harness.profiling.events import Event, Role
 from harness.records.run import AmpMode
 from harness.settings.resolve import check_fit, resolve
 from harness.tracking.history import CudaHistory
-from tests.gpu import overflow, running_out
+from tests.gpu import overflow, running_out, sections
 from tests.gpu.comparing import DEFAULT, QUICK, Block, compare, summary
 from tests.gpu.configurations import draw, label
 from tests.gpu.context import Context
-from tests.gpu.journal import ResultsFile
-from tests.gpu.measures import phases, refcount, suite, texts
+from tests.gpu.journal import ResultsFile, StageResults
+from tests.gpu.measures import nvml, phases, refcount, suite, texts
 
 MIB = 1 << 20
 
@@ -300,3 +302,17 @@ def test_every_file_with_tests_for_a_gpu_is_run() -> None:
     marked = [path for path in (root / "tests").rglob("test_*.py") if "pytest.mark.gpu" in path.read_text()]
     found = {path.relative_to(root).as_posix() for path in marked} - {"tests/unit/test_gpu_measures.py"}
     assert found <= set(suite.test_files())
+
+
+def test_each_query_of_nvml_is_timed_and_those_that_fail_are_left_out() -> None:
+    gpu = FakeGpu()
+    library = FakeNvml([gpu])
+    library.fail("nvmlDeviceGetTotalEnergyConsumption", "NotSupported")
+    times_ms = nvml.query_times(Nvml(library), gpu.uuid)
+    assert {"util_pct", "sm_active_pct", "processes"} <= set(times_ms)
+    assert "energy_j" not in times_ms
+    assert all(ms >= 0 for ms in times_ms.values())
+    assert library.gpm_samples == 0
+    (line,) = filter(None, sections.nvml(StageResults(values={nvml.TIMES: times_ms})))
+    assert line.startswith("processor time of each query: ")
+    assert "util_pct 0.0" in line

@@ -40,7 +40,7 @@ def _throttle_reasons(lib: Any, handle: Any) -> tuple[int]:
         return (int(lib.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),)
 
 
-_SAMPLE = (
+SAMPLE_QUERIES = (
     Query(("util_pct", "memory_util_pct"), _utilization),
     Query(("memory_used_bytes", "memory_total_bytes"), memory_bytes),
     Query(("power_w",), lambda lib, handle: (lib.nvmlDeviceGetPowerUsage(handle) / 1000,)),
@@ -116,7 +116,7 @@ class _Probe:
         self.uuid = uuid
         self._warn = warn
         self._gpm = GpmMeter()
-        self._sample = NvmlQueries(library, handle, _SAMPLE, clock_ns)
+        self._sample = NvmlQueries(library, handle, SAMPLE_QUERIES, clock_ns)
         self._details = NvmlQueries(library, handle, detail_queries(self._gpm), clock_ns)
         self._lost = False
         self._empty_sample = DeviceSample(uuid, *(None,) * (len(DeviceSample._fields) - 1))

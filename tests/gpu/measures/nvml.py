@@ -1,15 +1,20 @@
-"""The fields that NVML and GPM tell of this card, and why they do not tell the rest."""
+"""The fields that NVML and GPM report of this card, why others are missing, and the time of each query."""
 
+import statistics
 import time
+from contextlib import suppress
 
 import torch
 
 from harness.device.find import open_device
+from harness.device.nvml.details import GpmMeter, detail_queries
 from harness.device.nvml.driver import Nvml, NvmlUnavailableError
-from harness.device.nvml.telemetry import NvmlTelemetry
+from harness.device.nvml.telemetry import SAMPLE_QUERIES, NvmlTelemetry
 from tests.gpu.context import Context
 
 _BUSY_S = 1.5
+TIMES = "processor time of each query"
+_REPEATS = 20
 
 
 def measure(context: Context) -> None:
@@ -26,6 +31,29 @@ def measure(context: Context) -> None:
             context.put(item, read_fields(telemetry))
         finally:
             telemetry.close()
+    for item in context.pending([TIMES]):
+        facts = open_device(context.device).facts
+        try:
+            with Nvml() as nvml:
+                context.put(item, query_times(nvml, facts.uuid or ""))
+        except NvmlUnavailableError as error:
+            context.put(item, {"NVML": {"reason": str(error)}})
+
+
+def query_times(nvml: Nvml, uuid: str) -> dict[str, float]:
+    """The median processor time of a query in ms, by its first field; without those that fail."""
+    library, handle, gpm = nvml.library, nvml.handle(uuid), GpmMeter()
+    times_ms = {}
+    for query in (*SAMPLE_QUERIES, *detail_queries(gpm)):
+        taken_ns = []
+        with suppress(library.NVMLError):
+            for _ in range(_REPEATS):
+                began_ns = time.thread_time_ns()
+                query.read(library, handle)
+                taken_ns.append(time.thread_time_ns() - began_ns)
+            times_ms[query.fields[0]] = statistics.median(taken_ns) / 1e6
+    gpm.close()
+    return times_ms
 
 
 def read_fields(telemetry: NvmlTelemetry) -> dict[str, dict[str, object]]:
