@@ -72,7 +72,7 @@ class ProfilerWindow:
         if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
             raise StepscopeError("another profiler is active in this run; stop it first.")
         with warnings.catch_warnings():
-            # Before torch 2.13, and of cycles that this profile does not have.
+            # Before torch 2.13 a start warns that events of earlier cycles are cleared; there is one cycle.
             warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
             self._profile.start()
         self._is_on = True  # To stop one that did not start ends the process.

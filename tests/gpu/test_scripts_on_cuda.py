@@ -105,7 +105,7 @@ def line_of(comment: str) -> int:
 
 
 def answered(home: Path, training: Training, **values: Any) -> Attached:
-    """A request in the middle of an epoch, in which every sample is seen once."""
+    """A request right before an epoch, in which every sample is seen once, as in the next."""
     with a_session(home) as attached:
         training.epoch()
         request = attached.ask(**values)

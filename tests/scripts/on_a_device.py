@@ -2,7 +2,7 @@
 and prints each loss, or the median time of a step.
 
 Further arguments: "scaler" trains in fp16 with a GradScaler, "accumulate" updates after every fourth batch,
-"compile" compiles the model, "keep" keeps an output per step, "timed" reads no loss and prints the time.
+"compile" compiles the model, "timed" reads no loss and prints the time.
 """
 
 import statistics
@@ -11,7 +11,7 @@ import time
 from itertools import pairwise
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
@@ -25,7 +25,6 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters())
     scaler = torch.amp.GradScaler(device.type, enabled="scaler" in options)
     train = torch.compile(model) if "compile" in options else model
-    kept: list[Tensor] = []
     ends_ns: list[int] = []
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -34,11 +33,8 @@ def main() -> None:
         for inputs, targets in loader:
             inputs, targets = inputs.to(device), targets.to(device)
             with torch.autocast(device.type, torch.float16, enabled="scaler" in options):
-                output = train(inputs)
-                loss = nn.functional.cross_entropy(output, targets) / every
+                loss = nn.functional.cross_entropy(train(inputs), targets) / every
             scaler.scale(loss).backward()
-            if "keep" in options:
-                kept.append(output.detach().clone())
             batches += 1
             if batches % every == 0:
                 scaler.step(optimizer)
