@@ -1,7 +1,5 @@
 """From an empty home to a run: the welcome, the simulated runs, the form for a new run."""
 
-from functools import partial
-
 import pytest
 from playwright.sync_api import expect
 
@@ -70,8 +68,11 @@ def test_start_clicked_ten_times_starts_one_run(tab: Tab, dashboard: Dashboard) 
     tab.expect_run(folder.run_id)
     tab.wait_for_steps(1)
     end(folder)  # It trains as fast as it can, on a core that the page needs.
-    for card in ("step", "loss", "allocated"):
-        tab.until(partial(tab.card, card), lambda text: text not in ("", "n/a"))
+
+    def cards() -> dict[str, str]:
+        return {card: tab.card(card) for card in ("step", "loss", "allocated")}
+
+    tab.until(cards, lambda texts: {"", "n/a"}.isdisjoint(texts.values()))
 
 
 @pytest.mark.long
