@@ -77,3 +77,10 @@ def _tokens_in(tensor: Tensor | None) -> int | None:
     if tensor is None or tensor.dim() != 2 or tensor.is_floating_point() or tensor.is_complex():
         return None
     return int(tensor.numel())
+
+
+def samples_of_first_step(early: int, loaded: int, called: int) -> int:
+    """Return the samples of a script's first step: `early` ones were loaded before it, `loaded` ones in it.
+    Those are of the next step if the models were called with fewer than both together, `called`."""
+    samples = early + loaded
+    return samples if not loaded or samples <= called else loaded

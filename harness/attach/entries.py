@@ -35,6 +35,7 @@ from harness.watch.rank_waits import NO_WAITS
 
 UpdateHook = Callable[[torch.optim.Optimizer, Any, Any], None]
 _is_grad_enabled = torch.is_grad_enabled
+_NO_BACKWARD = -1
 
 
 class EarlyEvents(Protocol):
@@ -255,9 +256,11 @@ class StepEntries:
             if is_followed and len(times_ns) == GRADIENTS_ENDED and id(optimizer) == plain.optimizer_id:
                 times_ns.append(plain.now())
                 return
+            is_followed = is_followed or self._waits_for_this_thread()
             if self.observation is None or not is_followed:
                 self._early.early_update(optimizer)
-            if (observation := self.observation) is not None and get_ident() == guard.thread:
+            observation = self.observation
+            if observation is not None and (is_followed or get_ident() == guard.thread):
                 guard.run(observation.update_began, optimizer)
 
         return update_began
@@ -269,7 +272,7 @@ class StepEntries:
         times_ns = plain.times_ns
 
         def update_ended(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-            if get_ident() != guard.thread:
+            if get_ident() != guard.thread and not self._waits_for_this_thread():
                 return
             try:
                 if len(times_ns) != UPDATE_BEGAN:
@@ -301,12 +304,24 @@ class StepEntries:
 
         return update_ended
 
+    def _waits_for_this_thread(self) -> bool:
+        """Return whether the followed thread waits for gradients that the calling one computes: autograd has
+        threads of its own for GPUs, which also run the hooks of parameters."""
+        observation = self.observation
+        return observation is not None and observation.tracker.is_in_backward and computes_gradients()
+
     def _measure(self, step: int, end_ns: int) -> bool:
         return self.observation is not None and self.observation.measure(step, end_ns)
 
     def _plain_step_ended(self) -> None:
         if self.observation is not None:
             self.observation.plain_step_ended()
+
+
+def computes_gradients() -> bool:
+    """Return whether the calling thread is within a backward pass: in a hook, or in a part of the forward
+    pass that an activation checkpoint computes again."""
+    return torch._C._current_graph_task_id() != _NO_BACKWARD
 
 
 def _first_of(tensors: Iterable[Any]) -> Tensor | None:

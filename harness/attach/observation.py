@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, is_grad_enabled, nn
 
 from harness.attach.autocast import RegionState
-from harness.attach.batches import sizes_of
+from harness.attach.batches import samples_of_first_step, sizes_of
 from harness.attach.cycle import UpdateCycle
 from harness.attach.ending import ScriptStopped
 from harness.attach.evaluations import Evaluations
@@ -98,6 +98,8 @@ class Observation:
         self._samples: int | None = None
         self._tokens: int | None = None
         self._evaluations = Evaluations(context)
+        # Of an update within the backward pass: whether it ends the step. None without one.
+        self._early_update: bool | None = None
         self.has_ended = not steps.proceed(1)
         tracker.restart()
 
@@ -209,15 +211,19 @@ class Observation:
         self.under_way.has_begun = self.under_way.has_trained = True
 
     def backward_ended(self) -> None:
-        """Gradients were computed."""
+        """Gradients were computed. Raises as `update_ended`, if an optimizer has stepped meanwhile."""
         if self.manual is not None:
             self.manual.has_gradients = True
         self.tracker.backward_ended()
+        if (is_last := self._early_update) is not None and not self.tracker.is_in_backward:
+            self._early_update = None
+            self._updated(is_last=is_last)
 
     def backward_failed(self) -> None:
         """The backward pass raised an error."""
         if self.under_way.is_plain:
             self.leave_plain_step()
+        self._early_update = None
         self.tracker.backward_failed()
 
     def gradients_cleared(self) -> None:
@@ -250,6 +256,15 @@ class Observation:
         else:
             is_last = cycle.updated(key)
         self.tracker.update_ended()
+        if self.tracker.is_in_backward:
+            # A hook of a parameter called it. The step ends with the backward pass: within one, torch's
+            # profiler would end the process.
+            self._early_update = is_last or self._early_update is True
+        else:
+            self._updated(is_last=is_last)
+
+    def _updated(self, *, is_last: bool) -> None:
+        """Do what is due after an update, outside of the backward pass."""
         if is_last:
             self._end_step()
         if self.is_discovering:
@@ -335,7 +350,8 @@ class Observation:
         ticket = None if timer.end_device is None else timer.end_device()
         samples, tokens = tracker.samples or self._samples or 0, self._tokens
         if self.early_samples:
-            samples, self.early_samples = self._with_early_samples(), 0
+            samples = samples_of_first_step(self.early_samples, tracker.samples or 0, self._samples or 0)
+            self.early_samples = 0
         self.model_id = self._leader
         if self._leader is None and under_way.has_trained and self.training.optimizers:
             self._miss_models()
@@ -359,13 +375,6 @@ class Observation:
         if not (self.is_discovering or self.training.models or self._replacements == _MOST_REPLACEMENTS):
             self._replacements += 1
             self.is_discovering = self.has_lost_models = True
-
-    def _with_early_samples(self) -> int:
-        """Return the samples of the first step. A batch that was loaded in it, after an early one, is one of
-        the next step where the models were not called with as many samples."""
-        loaded = self.tracker.samples or 0
-        samples = self.early_samples + loaded
-        return samples if not loaded or samples <= (self._samples or 0) else loaded
 
     def _record_news(self, step: int) -> None:
         """Write down what became known of the script's loader and autocast after `step`."""

@@ -27,7 +27,7 @@ from harness.attach.discovery import (
     replicas,
 )
 from harness.attach.ending import Ending, ending_of
-from harness.attach.entries import StepEntries
+from harness.attach.entries import StepEntries, computes_gradients
 from harness.attach.guard import ScriptGuard
 from harness.attach.hooks import Hooks
 from harness.attach.iterators import ScriptIterator
@@ -151,8 +151,7 @@ class Session:
 
     def model_seen(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """A module is called from outside of any other module: the first one that trains opens the watch."""
-        # Checkpointed activations are computed again by a part of a model, within the backward pass.
-        if torch._C._current_graph_task_id() == -1:
+        if not computes_gradients():
             self._guard.run(self._discover, model, inputs)
 
     def model_left(self, model: nn.Module) -> None:

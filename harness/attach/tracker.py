@@ -173,12 +173,17 @@ class StepTracker:
         self._phase = _OPTIMIZER
 
     def update_ended(self) -> None:
-        """An optimizer has stepped, or a GradScaler skipped it."""
+        """An optimizer has stepped, or a GradScaler skipped it. Where hooks of parameters have it step within
+        the backward pass, that goes on; there is no event of the device then, of which each costs more than
+        such an update does."""
         self.is_updating = False
         if self._timer.is_observing:
             now_ns = self.clock_ns()
             self._spent_ns[self._phase] += now_ns - self.last_ns
             self.last_ns = now_ns
+        if self._backwards:
+            self._phase = _BACKWARD
+            return
         self._phase = _OTHER
         if (lap := self._timer.lap) is not None:
             lap(Phase.OPTIMIZER)
@@ -212,6 +217,11 @@ class StepTracker:
             optimizer_end_ns,
             end_ns,
         )
+
+    @property
+    def is_in_backward(self) -> bool:
+        """Return whether a backward pass is under way."""
+        return self._backwards > 0
 
     @property
     def is_at_start(self) -> bool:

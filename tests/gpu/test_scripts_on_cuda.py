@@ -19,6 +19,7 @@ from harness.analysis.oom.report import OomPhase, OomVerdict, report_from_json
 from harness.records.profile import ProfileOpRow
 from harness.records.run import CommandKind, CommandState, RunState
 from tests.attach_factories import LAST, SCRIPTS, ran, ran_watched, recorded
+from tests.backward_factories import BackwardUpdates
 from tests.session_factories import Attached, a_session
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
@@ -62,6 +63,31 @@ def test_a_script_trains_as_without_watch_and_its_steps_are_timed_by_the_gpu(
     assert peaks
     for row in peaks:
         assert (row.allocated_bytes or 0) <= (row.peak_allocated_bytes or 0) <= (row.reserved_bytes or 0)
+
+
+def test_a_script_that_updates_within_the_backward_pass_is_followed(tmp_path: Path) -> None:
+    """Autograd's own thread for the GPU runs the hooks."""
+    script = SCRIPTS / "update_in_backward.py"
+    bare = ran(script, DEVICE)
+    watched, folder = ran_watched(tmp_path, script, DEVICE)
+    assert (bare.error, watched.error, watched.stderr) == (None, None, bare.stderr)
+    assert watched.stdout == bare.stdout
+    log = recorded(folder)
+    assert [row.step for row in log.steps] == list(range(1, len(losses(bare.stdout)) + 1))
+    assert all(row.optimizer_ns for row in log.steps)
+    assert not [event.label for event in log.events if event.label == "second training thread"]
+
+
+@pytest.mark.parametrize("kind", [CommandKind.PROFILE, CommandKind.SNAPSHOT])
+def test_a_capture_of_updates_within_the_backward_pass_is_taken(tmp_path: Path, kind: CommandKind) -> None:
+    script = BackwardUpdates(is_one=False, device=DEVICE)
+    with a_session(tmp_path) as attached:
+        script.steps(8)
+        request = attached.ask(kind)
+        script.steps(20)
+        assert attached.guard.is_on
+    answer = attached.answer(request)
+    assert answer.state == CommandState.APPLIED, answer.message
 
 
 def losses(stdout: str) -> list[str]:

@@ -29,6 +29,7 @@ STYLES = [
     ("checkpointing.py",),
     ("lbfgs.py",),
     ("several_models.py",),
+    ("update_in_backward.py",),
     pytest.param(("hf_trainer.py",), marks=pytest.mark.slow),
     pytest.param(("lightning_module.py",), marks=LIGHTNING_MARKS),
     ("accelerate_loop.py",),
