@@ -1,9 +1,9 @@
 """Torch's entry points, patched so that a script's step can be followed.
 
-Patched are `DataLoader.__iter__`, `torch.autograd.backward`, `Module.zero_grad`, `Optimizer.__init__`,
-`GradScaler.scale` and `step`, and the `__call__` of all modules or, once the models are known, of their
-classes: an instance would carry a hook of ours into its copies and pickles. Optimizer steps have global hooks
-of torch's own.
+Patched are `DataLoader.__iter__` and that of its subclasses, `torch.autograd.backward`, `Module.zero_grad`,
+`Optimizer.__init__`, `GradScaler.scale` and `step`, and the `__call__` of all modules or, once the models are
+known, of their classes: an instance would carry a hook of ours into its copies and pickles. Optimizer steps
+have global hooks of torch's own.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,6 +16,7 @@ from torch import nn
 from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from harness.attach.autocast import RegionState, following_regions
 from harness.attach.entries import StepEntries
@@ -34,6 +35,10 @@ class StepEvents(Protocol):
         self, loader: DataLoader[Any], open_iterator: Callable[[], Iterator[Any]]
     ) -> Iterator[Any]:
         """Return the iterator of a loader, from `open_iterator`."""
+        ...
+
+    def loader_opened_itself(self, loader: DataLoader[Any], batches: Iterator[Any]) -> Iterator[Any]:
+        """Return the iterator of a loader whose class has opened `batches` without DataLoader's help."""
         ...
 
     def model_seen(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -77,6 +82,7 @@ class Hooks(Closing):
         self._classes: set[type[nn.Module]] = set()
         self._depth = 0
         self._replace(DataLoader, "__iter__", self._iter)
+        self._follow_subclasses(DataLoader)
         self._replace(torch.autograd, "backward", entries.wrap_backward)
         self._replace(torch.autocast, "__enter__", partial(following_regions, events))
         self._replace(nn.Module, "zero_grad", self._zero_grad)
@@ -113,6 +119,37 @@ class Hooks(Closing):
             if not self._events.follows():
                 return original(loader)
             return self._events.loader_opened(loader, partial(original, loader))
+
+        return open_loader
+
+    def _follow_subclasses(self, kind: type[DataLoader[Any]]) -> None:
+        """Follow the subclasses of a loader that open their iterators in ways of their own, as torchdata's
+        StatefulDataLoader does, now and when they are defined."""
+
+        def defined(subclass: type[DataLoader[Any]], **arguments: Any) -> None:
+            super(kind, subclass).__init_subclass__(**arguments)
+            self._follow_subclass(subclass)
+
+        kind.__init_subclass__ = classmethod(defined)  # type: ignore[assignment,arg-type]
+        self._stack.callback(delattr, kind, "__init_subclass__")
+        known = [kind]
+        while known:
+            subclasses = known.pop().__subclasses__()
+            known += subclasses
+            for subclass in subclasses:
+                self._follow_subclass(subclass)
+
+    def _follow_subclass(self, kind: type[DataLoader[Any]]) -> None:
+        if "__iter__" in vars(kind):
+            self._replace(kind, "__iter__", self._iter_of_subclass)
+
+    def _iter_of_subclass(self, original: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+        @wraps(original)
+        def open_loader(loader: DataLoader[Any]) -> Iterator[Any]:
+            batches = original(loader)
+            if isinstance(batches, _BaseDataLoaderIter) and self._events.follows():
+                return self._events.loader_opened_itself(loader, batches)
+            return batches
 
         return open_loader
 

@@ -65,6 +65,13 @@ class LoaderSwitch:
         batches.open()
         return batches
 
+    def follow(self, loader: DataLoader[Any], iterator: Iterator[Any]) -> LoaderPass:
+        """Return a pass over a loader whose class has opened `iterator` by itself: its values are fixed."""
+        batches = LoaderPass(loader, lambda: iterator, partial(self._guard.run, self._opened))
+        self._guard.run(self._note_pass, loader)
+        batches.open_as_it_is()
+        return batches
+
     def delivered(self, batches: LoaderPass) -> None:
         """Take notice of a batch."""
         recent = self.recent
@@ -188,17 +195,20 @@ class LoaderSwitch:
 
     def _prepare(self, batches: LoaderPass) -> None:
         loader = batches.loader
-        self.recent.clear()
-        self.loaders.add(loader)
         values = self._values_of(loader)
-        feeding = self._feeding_values()
-        if feeding != self._fed_by:
-            self._fed_by, self.is_settled = feeding, False
+        self._note_pass(loader)
         persistent = loader._iterator
         if persistent is not None and self.iterators.get(persistent, values) != values:
             loader._iterator = None
             retire(persistent)
         batches.prepare(values)
+
+    def _note_pass(self, loader: DataLoader[Any]) -> None:
+        self.recent.clear()
+        self.loaders.add(loader)
+        feeding = self._feeding_values()
+        if feeding != self._fed_by:
+            self._fed_by, self.is_settled = feeding, False
 
     def _opened(self, batches: LoaderPass, error: Exception | None) -> None:
         self.iterators[batches.batches] = batches.values

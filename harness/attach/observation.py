@@ -42,6 +42,7 @@ class Observation:
         rates: the factor of learning rates.
         is_discovering: whether models are to be searched for after the next update.
         has_lost_models: whether that is because the models that were followed exist no longer.
+        availability: writes down which settings the script cannot change.
         step: the number of the step under way.
         model_id: the id of the first model of the newest step, if it was not a plain one.
         has_ended: whether the run is to end.
@@ -78,7 +79,7 @@ class Observation:
         self.has_lost_models = False
         self._replacements = 0
         self._find_models = find_models
-        self._availability = Availability(context, switches)
+        self.availability = Availability(context, switches)
         copies = context.device.torch_device.type != "cpu"
         self.tracker = tracker = StepTracker(steps.timer, copies=copies)
         training.read_phase = lambda: tracker.oom_phase
@@ -98,7 +99,7 @@ class Observation:
         self._samples: int | None = None
         self._tokens: int | None = None
         self._evaluations = Evaluations(context)
-        # Of an update within the backward pass: whether it ends the step. None without one.
+        # Whether an update within the backward pass ends the step; None without one.
         self._early_update: bool | None = None
         self.has_ended = not steps.proceed(1)
         tracker.restart()
@@ -257,8 +258,7 @@ class Observation:
             is_last = cycle.updated(key)
         self.tracker.update_ended()
         if self.tracker.is_in_backward:
-            # A hook of a parameter called it. The step ends with the backward pass: within one, torch's
-            # profiler would end the process.
+            # By a hook of a parameter. Starting torch's profiler at this point would end the process.
             self._early_update = is_last or self._early_update is True
         else:
             self._updated(is_last=is_last)
@@ -386,7 +386,7 @@ class Observation:
             self.steps.boundary.unsettle(step + 1)
         if switches.autocast.has_news and (values := switches.found_values()):
             self._live.impose(values, step + 1, "The script has its own autocast: ")
-        self._availability.update()
+        self.availability.update()
 
     def _resume(self, step: int) -> None:
         """Go on after a stop that the script caught: a Ctrl-C would raise once, too."""

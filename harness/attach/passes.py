@@ -78,6 +78,7 @@ class LoaderPass:
         self._attributes: dict[str, Any] = {}
         self._earlier: LoaderValues | None = None
         self._exchanges = 0
+        self._opens_itself = False
         self._thread: int | None = None
 
     def __iter__(self) -> Iterator[Any]:
@@ -121,6 +122,12 @@ class LoaderPass:
             stream = IndexStream(_sampler(loader), self._new_size(values), values.most_sent)
         self._attributes = self._attributes_for(values, stream)
 
+    def open_as_it_is(self) -> None:
+        """Open the iterator of a loader whose values are fixed. Raises what the script's loader raises."""
+        self._opens_itself, self.values = True, values_of(self.loader)
+        self.batches = self._open_iterator()
+        self._changed(self, None)
+
     def open(self) -> None:
         """Open the iterator. Raises what the script's loader raises with its own values."""
         try:
@@ -140,7 +147,7 @@ class LoaderPass:
     @property
     def fixed_because(self) -> str | None:
         """The reason that the loader cannot change at all; None: it can."""
-        if self._stream is None and not is_iterable(self.loader):
+        if self._opens_itself or (self._stream is None and not is_iterable(self.loader)):
             return f"{type(self.loader).__name__} opens its iterator in a way of its own"
         if self._thread not in (None, threading.get_ident()):
             return "another thread than the one that trains reads its batches"

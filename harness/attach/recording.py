@@ -40,7 +40,7 @@ class Availability:
 
     def __init__(self, context: RunContext, switches: ScriptSwitches) -> None:
         """Writes down those of the moment."""
-        self._journal = context.journal
+        self._context = context
         self._switches = switches
         self._recorded: dict[str, str] = {}
         self.update()
@@ -52,4 +52,13 @@ class Availability:
             reason = reasons.get(name, "")
             if self._recorded.get(name) != reason:
                 self._recorded[name] = reason
-                self._journal.put(UnavailableSettingRow(name, reason))
+                self._context.journal.put(UnavailableSettingRow(name, reason))
+
+    def optimizers_found(self, step: int) -> None:
+        """Write down the values in effect from `step` on where optimizers that were found by now have a
+        learning rate, and none before had."""
+        context, switches = self._context, self._switches
+        if switches.offer_rates():
+            version, settings = context.marks.begin_version(), json.dumps(switches.take_over({}))
+            context.journal.put(SettingsRow(version, step, context.clock_ns(), settings, "{}", None))
+            self.update()

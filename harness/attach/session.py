@@ -134,6 +134,10 @@ class Session:
                 self._guard.run(observation.batch_missed)
         return ScriptIterator(batches, self._entries)
 
+    def loader_opened_itself(self, loader: DataLoader[Any], batches: Iterator[Any]) -> Iterator[Any]:
+        """Return the iterator of a loader whose class has opened `batches`; it reports its batches."""
+        return ScriptIterator(self._loaders.follow(loader, batches), self._entries)
+
     def early_batch(self, batches: LoaderPass) -> Any:
         """Return the next batch of a loader, before the training has begun or on another thread."""
         if not self.follows():
@@ -376,6 +380,7 @@ class Session:
         self._hooks.follow(models)
         assert self.watch is not None
         self._record_size(self.watch, training)
+        observation.availability.optimizers_found(observation.step)
         if self._member is not None:
             for replica in replicas(models):
                 observation.steps.follow_ranks(replica)

@@ -109,6 +109,14 @@ class ScriptSwitches:
             self.names.remove(name)
         self.reasons[name] = reason
 
+    def offer_rates(self) -> bool:
+        """Let the run have the factor of learning rates where an optimizer with one was found by now; return
+        whether it did not have it before."""
+        is_new = "learning_rate_factor" not in self.names and self._has_rates()
+        if is_new:
+            self.offer("learning_rate_factor")
+        return is_new
+
     def validate(self, settings: Settings, changed: Sequence[str]) -> None:
         """Raise SettingError for a setting that this script does not have."""
         for name in changed:

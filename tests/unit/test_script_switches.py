@@ -1,5 +1,6 @@
 """Settings of a live script: learning rates, precision, cache, limits, and those that it does not have."""
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -244,6 +245,26 @@ def test_without_an_optimizer_of_torch_there_is_no_learning_rate_to_scale(tmp_pa
     answer = attached.answer(request)
     assert answer.state == CommandState.REJECTED
     assert answer.message.endswith(NO_OPTIMIZER)
+
+
+def test_the_learning_rate_can_be_scaled_once_the_script_has_made_its_optimizer(tmp_path: Path) -> None:
+    """After the first backward pass, as Pyro does."""
+    model = nn.Linear(2, 1)
+    optimizer: torch.optim.Optimizer | None = None
+    with a_session(tmp_path) as attached:
+        for step in range(6):
+            if step == 3:
+                request = attached.ask(learning_rate_factor=0.5)
+            model(torch.ones(3, 2)).sum().backward()
+            optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+            optimizer.step()
+            model.zero_grad()
+    answer = attached.answer(request)
+    assert answer.state == CommandState.APPLIED, answer.message
+    with attached.log() as log:
+        assert "learning_rate_factor" not in log.script.unavailable_settings()
+        history = [json.loads(row.settings).get("learning_rate_factor") for row in log.settings_history()]
+    assert history == [None, 1.0, 0.5]
 
 
 @pytest.mark.parametrize("value", [4, SPECS["batch_size"].default])

@@ -1,0 +1,107 @@
+"""Loaders whose classes have an `__iter__` of their own."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from harness.records.run import CommandState
+from tests.loader_factories import Numbers, SmallTraining, watched
+
+_SAMPLES, _BATCH = 24, 4
+_Loader = DataLoader[Any]
+
+
+class OpensItself(_Loader):
+    """Has torch's iterator, without `DataLoader.__iter__`, as torchdata's StatefulDataLoader."""
+
+    def __iter__(self) -> Any:
+        self.opened = self._get_iterator()
+        return self.opened
+
+
+class PassesOn(_Loader):
+    """Adds work of its own to each batch, as Accelerate's loaders do."""
+
+    def __iter__(self) -> Any:
+        for batch in super().__iter__():
+            yield batch + 0
+
+
+class Repeats(_Loader):
+    """One iterator for all epochs, as in YOLO's and timm's trainings."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.batches = super().__iter__()
+
+    def __iter__(self) -> Any:
+        for _ in range(len(self)):
+            yield next(self.batches)
+
+
+def defined_later() -> type[_Loader]:
+    class Later(_Loader):
+        def __iter__(self) -> Any:
+            return self._get_iterator()
+
+    return Later
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind_of", [lambda: OpensItself, defined_later], ids=["before", "while watched"])
+def test_batches_are_timed_where_a_class_opens_its_iterator_itself(
+    tmp_path: Path, kind_of: Callable[[], type[_Loader]], workers: int
+) -> None:
+    with watched(tmp_path) as run:
+        loader = kind_of()(Numbers(_SAMPLES), batch_size=_BATCH, num_workers=workers)
+        training = SmallTraining()
+        for epoch in range(2):
+            seen = []
+            for at, batch in enumerate(loader):
+                if (epoch, at) == (1, 2):
+                    run.request(batch_size=2)
+                training.step(batch)
+                seen += batch.tolist()
+            assert seen == list(range(_SAMPLES))
+    assert run.samples_per_step() == [_BATCH] * (2 * _SAMPLES // _BATCH)
+    with run.log() as log:
+        assert all(row.data_wait_ns > 0 for row in log.steps(2, 100))
+        assert log.settings_history()[-1].settings.count('"batch_size": 4')
+    ((state, message),) = run.answers()
+    assert state == CommandState.REJECTED
+    assert f"{type(loader).__name__} opens its iterator in a way of its own" in message
+
+
+def test_the_own_iterator_of_a_loader_is_at_hand_through_the_watched_one(tmp_path: Path) -> None:
+    loader = OpensItself(Numbers(_SAMPLES), batch_size=_BATCH)
+    with watched(tmp_path):
+        batches = iter(loader)
+        assert batches is not loader.opened
+        assert batches._num_yielded == 0
+        next(batches)
+        assert loader.opened._num_yielded == batches._num_yielded == 1
+
+
+@pytest.mark.parametrize("kind", [PassesOn, Repeats])
+def test_a_batch_that_two_iterators_pass_on_counts_once(tmp_path: Path, kind: type[_Loader]) -> None:
+    with watched(tmp_path) as run:
+        loader = kind(Numbers(_SAMPLES), batch_size=_BATCH)
+        training = SmallTraining()
+        for batch in loader:
+            training.step(batch)
+    assert run.samples_per_step() == [_BATCH] * (_SAMPLES // _BATCH)
+
+
+def test_afterwards_the_classes_are_as_before(tmp_path: Path) -> None:
+    before = vars(OpensItself)["__iter__"]
+    with watched(tmp_path):
+        assert vars(OpensItself)["__iter__"] is not before
+        later = defined_later()
+    assert vars(OpensItself)["__iter__"] is before
+    assert "__init_subclass__" not in vars(DataLoader)
+    iterator: Iterator[torch.Tensor] = iter(later(Numbers(_SAMPLES), batch_size=_BATCH))
+    assert type(iterator).__module__ == "torch.utils.data.dataloader"
