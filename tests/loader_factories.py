@@ -4,7 +4,6 @@ import gc
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +93,9 @@ def a_loader(sampler: str = "sequential", count: int = 20, **arguments: Any) -> 
 
 def a_pass(loader: DataLoader[Any]) -> LoaderPass:
     """A pass as the script would make it, with the loader's own values."""
-    batches = LoaderPass(loader, partial(DataLoader.__iter__, loader), lambda _pass, _error: None)
-    batches.prepare(values_of(loader))
-    batches.open()
+    batches = LoaderPass(loader, DataLoader.__iter__, lambda _pass, _error: None)
+    batches.prepare(loader, values_of(loader))
+    batches.open(loader)
     return batches
 
 

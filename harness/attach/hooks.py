@@ -1,9 +1,9 @@
 """Torch's entry points, patched so that a script's step can be followed.
 
-Patched are `DataLoader.__iter__` and that of its subclasses, `torch.autograd.backward`, `Module.zero_grad`,
-`Optimizer.__init__`, `GradScaler.scale` and `step`, and the `__call__` of all modules or, once the models are
-known, of their classes: an instance would carry a hook of ours into its copies and pickles. Optimizer steps
-have global hooks of torch's own.
+Patched are `DataLoader.__iter__` and that of its subclasses, `DataLoader._get_iterator`,
+`torch.autograd.backward`, `Module.zero_grad`, `Optimizer.__init__`, `GradScaler.scale` and `step`, and the
+`__call__` of all modules or, once the models are known, of their classes: an instance would carry a hook of
+ours into its copies and pickles. Optimizer steps have global hooks of torch's own.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,6 +20,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from harness.attach.autocast import RegionState, following_regions
 from harness.attach.entries import StepEntries
+from harness.attach.passes import OpenIterator
 from harness.closing import Closing
 from harness.watch.training import Replaced
 
@@ -31,9 +32,7 @@ class StepEvents(Protocol):
         """Return whether the calling thread is followed."""
         ...
 
-    def loader_opened(
-        self, loader: DataLoader[Any], open_iterator: Callable[[], Iterator[Any]]
-    ) -> Iterator[Any]:
+    def loader_opened(self, loader: DataLoader[Any], open_iterator: OpenIterator) -> Iterator[Any]:
         """Return the iterator of a loader, from `open_iterator`."""
         ...
 
@@ -81,7 +80,9 @@ class Hooks(Closing):
         self._discovery = ExitStack()
         self._classes: set[type[nn.Module]] = set()
         self._depth = 0
+        self._openings = 0
         self._replace(DataLoader, "__iter__", self._iter)
+        self._replace(DataLoader, "_get_iterator", self._open_alone)
         self._follow_subclasses(DataLoader)
         self._replace(torch.autograd, "backward", entries.wrap_backward)
         self._replace(torch.autocast, "__enter__", partial(following_regions, events))
@@ -118,13 +119,30 @@ class Hooks(Closing):
         def open_loader(loader: DataLoader[Any]) -> Iterator[Any]:
             if not self._events.follows():
                 return original(loader)
-            return self._events.loader_opened(loader, partial(original, loader))
+            return self._events.loader_opened(loader, partial(self._open, original))
 
         return open_loader
 
+    def _open(self, original: Callable[[Any], Iterator[Any]], loader: DataLoader[Any]) -> Iterator[Any]:
+        self._openings += 1
+        try:
+            return original(loader)
+        finally:
+            self._openings -= 1
+
+    def _open_alone(self, original: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+        @wraps(original)
+        def get_iterator(loader: DataLoader[Any]) -> Iterator[Any]:
+            batches = original(loader)
+            if self._openings or not self._events.follows():
+                return batches
+            return self._events.loader_opened_itself(loader, batches)
+
+        return get_iterator
+
     def _follow_subclasses(self, kind: type[DataLoader[Any]]) -> None:
-        """Follow the subclasses of a loader that open their iterators in ways of their own, as torchdata's
-        StatefulDataLoader does, now and when they are defined."""
+        """Follow the subclasses of a loader, now and when they are defined: some make iterators of torch's in
+        ways of their own, as torchdata's StatefulDataLoader."""
 
         def defined(subclass: type[DataLoader[Any]], **arguments: Any) -> None:
             super(kind, subclass).__init_subclass__(**arguments)

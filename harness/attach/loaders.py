@@ -12,7 +12,15 @@ from torch import distributed
 from torch.utils.data import DataLoader, DistributedSampler
 
 from harness.attach.guard import ScriptGuard
-from harness.attach.passes import LoaderPass, LoaderValues, is_iterable, reason_of, retire, values_of
+from harness.attach.passes import (
+    LoaderPass,
+    LoaderValues,
+    OpenIterator,
+    is_iterable,
+    reason_of,
+    retire,
+    values_of,
+)
 from harness.errors import StepscopeError
 from harness.settings import Settings
 from harness.settings.spec import SPECS
@@ -58,18 +66,18 @@ class LoaderSwitch:
         """Return whether the loader of the newest step is expected to feed the next one too."""
         return self.is_settled and not self.recent and not self.has_evaluated
 
-    def open(self, loader: DataLoader[Any], open_iterator: Callable[[], Iterator[Any]]) -> LoaderPass:
+    def open(self, loader: DataLoader[Any], open_iterator: OpenIterator) -> LoaderPass:
         """Return a pass over a loader. Raises what the script's loader raises."""
         batches = LoaderPass(loader, open_iterator, partial(self._guard.run, self._opened))
-        self._guard.run(self._prepare, batches)
-        batches.open()
+        self._guard.run(self._prepare, loader, batches)
+        batches.open(loader)
         return batches
 
     def follow(self, loader: DataLoader[Any], iterator: Iterator[Any]) -> LoaderPass:
         """Return a pass over a loader whose class has opened `iterator` by itself: its values are fixed."""
-        batches = LoaderPass(loader, lambda: iterator, partial(self._guard.run, self._opened))
+        batches = LoaderPass(loader, iter, partial(self._guard.run, self._opened))
         self._guard.run(self._note_pass, loader)
-        batches.open_as_it_is()
+        batches.take(loader, iterator)
         return batches
 
     def delivered(self, batches: LoaderPass) -> None:
@@ -193,15 +201,14 @@ class LoaderSwitch:
     def _values_of(self, loader: DataLoader[Any]) -> LoaderValues:
         return values_of(loader)._replace(**self._wanted.get(loader, {}))
 
-    def _prepare(self, batches: LoaderPass) -> None:
-        loader = batches.loader
+    def _prepare(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
         values = self._values_of(loader)
         self._note_pass(loader)
         persistent = loader._iterator
         if persistent is not None and self.iterators.get(persistent, values) != values:
             loader._iterator = None
             retire(persistent)
-        batches.prepare(values)
+        batches.prepare(loader, values)
 
     def _note_pass(self, loader: DataLoader[Any]) -> None:
         self.recent.clear()
@@ -212,13 +219,14 @@ class LoaderSwitch:
 
     def _opened(self, batches: LoaderPass, error: Exception | None) -> None:
         self.iterators[batches.batches] = batches.values
-        if error is None:
+        loader = batches.loader
+        if error is None or loader is None:
             return
-        own = values_of(batches.loader)
+        own = values_of(loader)
         differing = {
             name: value for name, value in batches.values._asdict().items() if value != getattr(own, name)
         }
-        self._wanted[batches.loader] = differing
+        self._wanted[loader] = differing
         self._wish = None
         self.is_settled = False
         self._failure = f"The loader failed with new values, and has its earlier ones: {reason_of(error)}"
@@ -226,6 +234,8 @@ class LoaderSwitch:
     def _feeds(self, batches: LoaderPass) -> None:
         loader = batches.loader
         self.newest = ref(batches)
+        if loader is None:
+            return
         if (fixed := batches.fixed_because) is not None:
             self._fixed[loader] = fixed
         if loader in self._training:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
@@ -15,6 +16,9 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from harness.attach.batches import batch_axis, samples_of
 from harness.attach.indices import IndexStream, is_grouped
 from harness.errors import StepscopeError
+
+# Opens torch's iterator of a loader.
+OpenIterator = Callable[[DataLoader[Any]], Iterator[Any]]
 
 _DEFAULT_PREFETCH = 2
 # Of batches none of whose dimensions counts samples, such as the nodes of several graphs.
@@ -48,7 +52,6 @@ class LoaderPass:
     """The batches of one `iter(loader)` of a script.
 
     Attributes:
-        loader: the loader.
         values: the values with which its iterator was opened.
         batches: torch's iterator, which an exchange replaces.
         is_over: whether the script has seen its end.
@@ -61,12 +64,15 @@ class LoaderPass:
     def __init__(
         self,
         loader: DataLoader[Any],
-        open_iterator: Callable[[], Iterator[Any]],
+        open_iterator: OpenIterator,
         changed: Callable[["LoaderPass", Exception | None], None],
     ) -> None:
         """`changed` is called after each opening of an iterator; with the error where new values failed, at
         the opening or at the first batch after it, and the earlier ones are in effect again."""
-        self.loader = loader
+        # A class with an `__iter__` of its own may keep what that returns. A reference back would then leave
+        # the end of its workers to the collection of garbage, for which torch makes the script wait.
+        is_own = type(loader).__iter__ is not DataLoader.__iter__
+        self._loader: Callable[[], DataLoader[Any] | None] = ref(loader) if is_own else lambda: loader
         self.values = LoaderValues(None, False, 0, _DEFAULT_PREFETCH)
         self.batches: Iterator[Any] = iter(())
         self.is_over = False
@@ -80,6 +86,11 @@ class LoaderPass:
         self._exchanges = 0
         self._opens_itself = False
         self._thread: int | None = None
+
+    @property
+    def loader(self) -> DataLoader[Any] | None:
+        """The loader; None if the script has dropped it meanwhile."""
+        return self._loader()
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -114,32 +125,31 @@ class LoaderPass:
         """Return whether a batch was returned since its values were last changed."""
         return self._earlier is None
 
-    def prepare(self, values: LoaderValues) -> None:
+    def prepare(self, loader: DataLoader[Any], values: LoaderValues) -> None:
         """Have `open` use `values`."""
-        loader, self.values = self.loader, values
+        self.values = values
         stream = None
         if not is_iterable(loader):
-            stream = IndexStream(_sampler(loader), self._new_size(values), values.most_sent)
-        self._attributes = self._attributes_for(values, stream)
+            stream = IndexStream(_sampler(loader), _new_size(loader, values), values.most_sent)
+        self._attributes = self._attributes_for(loader, values, stream)
 
-    def open_as_it_is(self) -> None:
-        """Open the iterator of a loader whose values are fixed. Raises what the script's loader raises."""
-        self._opens_itself, self.values = True, values_of(self.loader)
-        self.batches = self._open_iterator()
+    def take(self, loader: DataLoader[Any], batches: Iterator[Any]) -> None:
+        """Take over `batches`, the iterator of a loader whose values are fixed."""
+        self._opens_itself, self.values, self.batches = True, values_of(loader), batches
         self._changed(self, None)
 
-    def open(self) -> None:
+    def open(self, loader: DataLoader[Any]) -> None:
         """Open the iterator. Raises what the script's loader raises with its own values."""
         try:
-            with _standing_in(self.loader, self._attributes):
-                self.batches = self._open_iterator()
+            with _standing_in(loader, self._attributes):
+                self.batches = self._open_iterator(loader)
         except Exception as error:
-            own = values_of(self.loader)
+            own = values_of(loader)
             if not self._attributes or self.values == own:
                 raise
-            self.prepare(own)
-            with _standing_in(self.loader, self._attributes):
-                self.batches = self._open_iterator()
+            self.prepare(loader, own)
+            with _standing_in(loader, self._attributes):
+                self.batches = self._open_iterator(loader)
             self._changed(self, error)
         else:
             self._changed(self, None)
@@ -147,8 +157,11 @@ class LoaderPass:
     @property
     def fixed_because(self) -> str | None:
         """The reason that the loader cannot change at all; None: it can."""
-        if self._opens_itself or (self._stream is None and not is_iterable(self.loader)):
-            return f"{type(self.loader).__name__} opens its iterator in a way of its own"
+        loader = self.loader
+        if loader is None:
+            return "the script has dropped it and goes on with its iterator"
+        if self._opens_itself or (self._stream is None and not is_iterable(loader)):
+            return f"{type(loader).__name__} opens its iterator in a way of its own"
         if self._thread not in (None, threading.get_ident()):
             return "another thread than the one that trains reads its batches"
         return None
@@ -156,6 +169,8 @@ class LoaderPass:
     @property
     def obstacle(self) -> str | None:
         """The reason that the iterator cannot be exchanged within an epoch; None: it can."""
+        if self.loader is None:
+            return "the script has dropped this loader"
         if is_iterable(self.loader):
             return "an IterableDataset cannot be continued by another iterator"
         if self.values.num_workers and not getattr(self.batches, "_in_order", True):
@@ -214,19 +229,20 @@ class LoaderPass:
 
     def _exchange(self, values: LoaderValues, undelivered: int) -> None:
         loader, old, stream = self.loader, self.batches, self._stream
+        assert loader is not None
         assert stream is not None
         epoch, following = stream.epoch, None
         if epoch is not None:
             following = epoch.go_on(values.batch_size, undelivered, values.most_sent)
-        new = IndexStream(_sampler(loader), self._new_size(values), values.most_sent, following)
+        new = IndexStream(_sampler(loader), _new_size(loader, values), values.most_sent, following)
         # The script's random numbers stay its own: the seeds of new workers come from elsewhere.
         self._exchanges += 1
         seeds = torch.Generator(torch.get_default_device())
         seeds.manual_seed(old._base_seed + self._exchanges)  # type: ignore[attr-defined]  # torch's own
         persistent, loader._iterator = loader._iterator, None
         try:
-            with _standing_in(loader, self._attributes_for(values, new) | {"generator": seeds}):
-                self.batches = self._open_iterator()
+            with _standing_in(loader, self._attributes_for(loader, values, new) | {"generator": seeds}):
+                self.batches = self._open_iterator(loader)
         except Exception as error:
             loader._iterator = persistent
             if epoch is not None and following is not None:
@@ -235,11 +251,10 @@ class LoaderPass:
         self.values, self.drawn_last = values, None
         retire(old)
 
-    def _new_size(self, values: LoaderValues) -> int | None:
-        return None if values.batch_size == values_of(self.loader).batch_size else values.batch_size
-
-    def _attributes_for(self, values: LoaderValues, stream: IndexStream | None) -> dict[str, Any]:
-        loader, own = self.loader, values_of(self.loader)
+    def _attributes_for(
+        self, loader: DataLoader[Any], values: LoaderValues, stream: IndexStream | None
+    ) -> dict[str, Any]:
+        own = values_of(loader)
         attributes: dict[str, Any] = {}
         if stream is not None:
             attributes["sampler" if loader.batch_sampler is None else "batch_sampler"] = stream
@@ -268,6 +283,10 @@ def retire(batches: Any) -> None:
 
 def _sampler(loader: DataLoader[Any]) -> Any:
     return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
+def _new_size(loader: DataLoader[Any], values: LoaderValues) -> int | None:
+    return None if values.batch_size == values_of(loader).batch_size else values.batch_size
 
 
 def reason_of(error: Exception) -> str:

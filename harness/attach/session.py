@@ -34,7 +34,7 @@ from harness.attach.iterators import ScriptIterator
 from harness.attach.knobs import ScriptLiveSettings
 from harness.attach.loaders import LoaderSwitch
 from harness.attach.observation import Observation
-from harness.attach.passes import LoaderPass
+from harness.attach.passes import LoaderPass, OpenIterator
 from harness.attach.plain_observation import PlainObservation
 from harness.attach.plain_step import PlainStep
 from harness.attach.remarks import Remarks
@@ -120,9 +120,7 @@ class Session:
         """Return whether the calling thread is followed."""
         return self._guard.follows()
 
-    def loader_opened(
-        self, loader: DataLoader[Any], open_iterator: Callable[[], Iterator[Any]]
-    ) -> Iterator[Any]:
+    def loader_opened(self, loader: DataLoader[Any], open_iterator: OpenIterator) -> Iterator[Any]:
         """Return the iterator of a loader, which reports its batches."""
         observation = self._observation
         if observation is not None:

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -58,15 +57,15 @@ def test_an_iterator_that_cannot_be_opened_changes_nothing() -> None:
     loader = a_loader("random", count=20, batch_size=4)
     is_failing = False
 
-    def open_iterator() -> Any:
+    def open_iterator(_loader: Any) -> Any:
         if is_failing:
             raise OSError("no more processes")
         return DataLoader.__iter__(loader)
 
     torch.manual_seed(2)
     batches = LoaderPass(loader, open_iterator, lambda _pass, _error: None)
-    batches.prepare(values_of(loader))
-    batches.open()
+    batches.prepare(loader, values_of(loader))
+    batches.open(loader)
     seen = numbers(next(batches))
     is_failing = True
     with pytest.raises(StepscopeError, match="no more processes"):
@@ -86,11 +85,9 @@ def test_a_first_batch_that_fails_has_the_exchange_undone_and_is_loaded_again() 
 
     loader = a_loader(count=12, batch_size=4, collate_fn=collate)
     errors: list[Exception | None] = []
-    batches = LoaderPass(
-        loader, partial(DataLoader.__iter__, loader), lambda _pass, error: errors.append(error)
-    )
-    batches.prepare(values_of(loader))
-    batches.open()
+    batches = LoaderPass(loader, DataLoader.__iter__, lambda _pass, error: errors.append(error))
+    batches.prepare(loader, values_of(loader))
+    batches.open(loader)
     next(batches)
     is_failing = True
     batches.exchange(batches.values._replace(batch_size=8))

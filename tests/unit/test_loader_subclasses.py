@@ -1,5 +1,6 @@
 """Loaders whose classes have an `__iter__` of their own."""
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 from harness.records.run import CommandState
 from tests.loader_factories import Numbers, SmallTraining, watched
@@ -16,7 +18,10 @@ _Loader = DataLoader[Any]
 
 
 class OpensItself(_Loader):
-    """Has torch's iterator, without `DataLoader.__iter__`, as torchdata's StatefulDataLoader."""
+    """Makes an iterator of torch's without DataLoader, as torchdata's StatefulDataLoader."""
+
+    def _get_iterator(self) -> Any:
+        return (_MultiProcessingDataLoaderIter if self.num_workers else _SingleProcessDataLoaderIter)(self)
 
     def __iter__(self) -> Any:
         self.opened = self._get_iterator()
@@ -31,16 +36,41 @@ class PassesOn(_Loader):
             yield batch + 0
 
 
+class Endless:
+    """Repeats a sampler."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from self.sampler
+
+
 class Repeats(_Loader):
-    """One iterator for all epochs, as in YOLO's and timm's trainings."""
+    """One iterator for all epochs, as timm's MultiEpochsDataLoader."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.batches = super().__iter__()
+        object.__setattr__(self, "batch_sampler", Endless(self.batch_sampler))
+        self.batches = self.first_iterator()
+
+    def first_iterator(self) -> Any:
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        return _SAMPLES // _BATCH
 
     def __iter__(self) -> Any:
         for _ in range(len(self)):
             yield next(self.batches)
+
+
+class RepeatsItself(Repeats):
+    """The same without `DataLoader.__iter__`, as YOLO's InfiniteDataLoader."""
+
+    def first_iterator(self) -> Any:
+        return self._get_iterator()
 
 
 def defined_later() -> type[_Loader]:
@@ -86,14 +116,44 @@ def test_the_own_iterator_of_a_loader_is_at_hand_through_the_watched_one(tmp_pat
         assert loader.opened._num_yielded == batches._num_yielded == 1
 
 
-@pytest.mark.parametrize("kind", [PassesOn, Repeats])
-def test_a_batch_that_two_iterators_pass_on_counts_once(tmp_path: Path, kind: type[_Loader]) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", [PassesOn, Repeats, RepeatsItself])
+def test_a_batch_that_two_iterators_pass_on_counts_once(
+    tmp_path: Path, kind: type[_Loader], workers: int
+) -> None:
     with watched(tmp_path) as run:
-        loader = kind(Numbers(_SAMPLES), batch_size=_BATCH)
+        loader = kind(Numbers(_SAMPLES), batch_size=_BATCH, num_workers=workers)
         training = SmallTraining()
+        for _ in range(2):
+            seen = []
+            for batch in loader:
+                training.step(batch)
+                seen += batch.tolist()
+            assert seen == list(range(_SAMPLES))
+    assert run.samples_per_step() == [_BATCH] * (2 * _SAMPLES // _BATCH)
+    with run.log() as log:
+        assert all(row.data_wait_ns > 0 for row in log.steps(2, 100))
+
+
+@pytest.mark.parametrize("kind", [OpensItself, Repeats, RepeatsItself])
+def test_the_workers_of_a_dropped_loader_end_at_the_next_step(tmp_path: Path, kind: type[_Loader]) -> None:
+    """Not when garbage is collected: torch would have the script wait for them then."""
+    training = SmallTraining()
+    with watched(tmp_path) as run:
+        loader = kind(Numbers(_SAMPLES), batch_size=_BATCH, num_workers=1)
         for batch in loader:
             training.step(batch)
-    assert run.samples_per_step() == [_BATCH] * (_SAMPLES // _BATCH)
+        iterator = loader.opened if isinstance(loader, OpensItself) else loader.batches  # type: ignore[attr-defined]
+        (worker,) = iterator._workers
+        gc.disable()
+        try:
+            del loader, iterator
+            training.step(torch.arange(_BATCH))
+            worker.join(10.0)
+            assert worker.exitcode == 0
+        finally:
+            gc.enable()
+    assert len(run.samples_per_step()) == _SAMPLES // _BATCH + 1
 
 
 def test_afterwards_the_classes_are_as_before(tmp_path: Path) -> None:
