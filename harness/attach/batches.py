@@ -51,13 +51,14 @@ def tokens_of(inputs: Any) -> int | None:
 
 
 def sizes_of(inputs: Any) -> tuple[int | None, int | None]:
-    """Return the samples and the tokens of a model's inputs, see `samples_of` and `tokens_of`."""
+    """Return the samples and the tokens of a model's inputs, see `samples_of` and `tokens_of`. A vector of
+    floats may as well be one sample, such as a state in reinforcement learning: its samples are unknown."""
     tensor = inputs[0] if type(inputs) is tuple and inputs else None
     if type(tensor) is Tensor and (shape := tensor.shape):  # Nearly always, so without a further call.
         if len(shape) == 3 and len(inputs) > 1 and _is_state(tensor, inputs[1]):
             tensor = inputs[1]
         elif len(shape) != 2 or tensor.dtype.is_floating_point:
-            return shape[0], None
+            return None if len(shape) == 1 and tensor.dtype.is_floating_point else shape[0], None
     else:
         tensor = first_tensor(inputs)
     return None if tensor is None else int(tensor.shape[0]), _tokens_in(tensor)

@@ -20,6 +20,8 @@ _TRACKING = ("harness/tracking/", "harness/watch/", "harness/attach/")
 _ROOT = str(Path(harness.__file__).parents[1])
 _WATCH = "harness/tracking/storages.py"
 _NOISE = ("torch/_dynamo/", "torch/_compile.py", "torch/utils/_python_dispatch.py", "torch/_ops.py")
+# Of modes, which pass on what other code asks for.
+_PASSING_ON = frozenset({"__torch_dispatch__", "__torch_function__"})
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:/|~")
 _PACKAGES = re.compile(r".*(?:site|dist)-packages/")
 _STANDARD = re.compile(r".*/lib/python3\.\d+/")
@@ -80,7 +82,7 @@ def reduce_stack(stack: Sequence[StackFrame]) -> Frames:
     outside = False
     watch = max((i for i, frame in enumerate(stack) if frame.file == _WATCH), default=-1)
     for frame in stack[watch + 1 :]:
-        if is_own(frame.file) or frame.file.startswith(_NOISE):
+        if is_own(frame.file) or frame.file.startswith(_NOISE) or frame.function in _PASSING_ON:
             continue
         in_torch = is_torch(frame.file)
         outside = outside or not in_torch

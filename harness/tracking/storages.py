@@ -2,16 +2,12 @@
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor, UntypedStorage
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    _get_current_dispatch_mode,
-    _pop_mode,
-    _push_mode,
-)
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 Key = TypeVar("Key")
 
@@ -44,14 +40,16 @@ class StorageWatch(TorchDispatchMode, Generic[Key]):
         self._died = died
         self._records: dict[int, _TrackedStorage[Key]] = {}
 
+    def enter_below(self) -> None:
+        """Enter the watch below the modes that are on, as if it had been entered before them: each mode that
+        ends takes the topmost one off, and the watch goes on after they have ended."""
+        with _without_modes_above(None):
+            self.__enter__()  # type: ignore[no-untyped-call]  # torch has not typed it
+
     def leave_below(self) -> None:
         """Leave the watch, which may have been entered below modes that are still on: they stay on."""
-        above = []
-        while _get_current_dispatch_mode() is not self:
-            above.append(_pop_mode())
-        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch has not typed it
-        for mode in reversed(above):
-            _push_mode(mode)
+        with _without_modes_above(self):
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch has not typed it
 
     def adopt(self, tensor: Tensor) -> Key | None:
         """Track the storage of `tensor`, which is older than the watch: `born` is called without a function,
@@ -116,6 +114,19 @@ class StorageWatch(TorchDispatchMode, Generic[Key]):
         record = self._records.pop(address, None)
         if record is not None:
             self._died(record.key)
+
+
+@contextmanager
+def _without_modes_above(lowest: TorchDispatchMode | None) -> Iterator[None]:
+    """Have `lowest` on top of the stack of modes, None: an empty stack, until the end of the context. Only
+    torch's own part of entering and leaving a mode is done, not that of its class."""
+    above: list[Any] = []
+    while (mode := _get_current_dispatch_mode()) is not None and mode is not lowest:
+        TorchDispatchMode.__exit__(mode, None, None, None)
+        above.append(mode)
+    yield
+    for mode in reversed(above):
+        TorchDispatchMode.__enter__(mode)
 
 
 def _storage(tensor: Tensor) -> UntypedStorage | None:

@@ -100,7 +100,7 @@ class TensorTracker:
         """Track allocations between phases too from now on, on this thread, until `leave_between`."""
         if not self._is_between:
             self._is_between, self._phase = True, None
-            self._watch.__enter__()  # type: ignore[no-untyped-call]  # torch has not typed it
+            self._watch.enter_below()
 
     def leave_between(self) -> None:
         """Track allocations in phases only. Idempotent."""

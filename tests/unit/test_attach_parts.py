@@ -208,6 +208,15 @@ def test_a_hidden_state_before_the_batch_is_not_counted(
     assert sizes_of(inputs) == sizes
 
 
+@pytest.mark.parametrize(
+    ("inputs", "samples"), [((torch.zeros(4),), None), ((torch.zeros(4, dtype=torch.long),), 4)]
+)
+def test_a_vector_of_floats_may_be_one_sample_and_is_not_counted(
+    inputs: tuple[object, ...], samples: int | None
+) -> None:
+    assert sizes_of(inputs) == (samples, None)
+
+
 @pytest.fixture
 def as_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [])

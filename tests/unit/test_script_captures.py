@@ -2,9 +2,15 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+    is_in_torch_dispatch_mode,
+)
+from torch.utils.flop_counter import FlopCounterMode
 
 from harness.records.memory import SnapshotReason
 from harness.records.run import CommandKind, CommandState
@@ -79,7 +85,35 @@ def test_a_mode_of_the_scripts_own_stays_on_when_tracking_ends_within_it(tmp_pat
             script.steps(10)
             assert _get_current_dispatch_mode() is mode
         assert _get_current_dispatch_mode() is None
+        assert not is_in_torch_dispatch_mode()
         assert attached.guard.is_on
+
+
+@pytest.mark.parametrize("kind", [CommandKind.SNAPSHOT, CommandKind.PROFILE])
+def test_steps_within_a_mode_of_the_scripts_own_are_captured(tmp_path: Path, kind: CommandKind) -> None:
+    """Each step begins and ends within one, which is off between two steps of the loop."""
+    script = Script()
+    counted = []
+    with a_session(tmp_path) as attached:
+        for step in range(20):
+            if step == 8:
+                request = attached.ask(kind)
+            with FlopCounterMode(display=False) as flops, Doubling() as mode:  # type: ignore[no-untyped-call]
+                script.steps(1)
+                assert _get_current_dispatch_mode() is mode
+            counted.append(flops.get_total_flops())
+        assert _get_current_dispatch_mode() is None
+        assert not is_in_torch_dispatch_mode()
+        assert attached.guard.is_on
+    answer = attached.answer(request)
+    assert answer.state == CommandState.APPLIED, answer.message
+    assert len(set(counted)) == 1
+    assert counted[0] > 0
+    if kind is CommandKind.SNAPSHOT:
+        with attached.log() as log:
+            rows = log.memory.allocations(log.memory.snapshots()[-1].snapshot_id)
+        site = f"test_script_captures.py:{line_of('THE LEAK')} steps"
+        assert any(row.site.endswith(site) for row in rows)
 
 
 def test_a_compiled_model_has_no_snapshot_on_the_cpu(tmp_path: Path) -> None:
