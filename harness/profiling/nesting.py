@@ -25,6 +25,10 @@ _OUTSIDE = {
     OTHER: "<other>",
 }
 
+_RANGES = (Role.STEP, Role.PHASE, Role.MODULE)
+# The times of a trace are in microseconds.
+_ROUNDING_NS = 1_000
+
 # A module's path and a phase.
 ModulePhase = tuple[str, str]
 # An operator or kernel, and whether the optimizer ran it, which determines its kind.
@@ -151,7 +155,7 @@ class _Walk:
         stack = [_Open(None, None)]
         self._last_node = (None, ())
         for event in events:
-            while (top := stack[-1]).event is not None and top.event.end_ns <= event.start_ns:
+            while (top := stack[-1]).event is not None and not _may_contain(top.event, event):
                 self._end(stack.pop())
             if event.role is Role.MEMORY:
                 if top.operator is not None:
@@ -262,6 +266,15 @@ class _Walk:
         if total_ns:
             self._sums.modules[place].self_device_ns += total_ns
         return total_ns
+
+
+def _may_contain(outer: Event, event: Event) -> bool:
+    """Return whether `event` lies within `outer`, which began before. Under a dispatch mode the call that
+    opens a range is an operator: the range begins within it, and ends later."""
+    if outer.end_ns <= event.start_ns:
+        return False
+    is_opened_within = event.role in _RANGES and outer.role is Role.OPERATOR
+    return not is_opened_within or event.end_ns <= outer.end_ns + _ROUNDING_NS
 
 
 def _place(opened: _Open) -> ModulePhase:

@@ -114,6 +114,11 @@ def test_steps_within_a_mode_of_the_scripts_own_are_captured(tmp_path: Path, kin
             rows = log.memory.allocations(log.memory.snapshots()[-1].snapshot_id)
         site = f"test_script_captures.py:{line_of('THE LEAK')} steps"
         assert any(row.site.endswith(site) for row in rows)
+    else:
+        with attached.log() as log:
+            (profile,) = log.profiles.all()
+            operators = log.profiles.operators(profile.profile_id)
+        assert sum(row.self_cpu_ns for row in operators) == pytest.approx(profile.busy_ns, rel=0.02)
 
 
 def test_a_compiled_model_has_no_snapshot_on_the_cpu(tmp_path: Path) -> None:
