@@ -150,7 +150,7 @@ def figures(
             earlier_samples = before.device if before is not None and before.sample_name == name else None
             telemetry = reader.device_series(name, first, last, MAX_SAMPLES, earlier_samples)
         marks = reader.flagged(first, last, _SHADED_FLAGS) if series.bucket_size <= SHADED else []
-        recent = reader.last_steps(RECENT_STEPS)
+        recent = reader.recent_steps(RECENT_STEPS)
         memory = reader.memory.latest_sample()
         names = reader.script.scalar_names()
         chosen = default_scalars(names) if scalars is None else [name for name in scalars if name in names]

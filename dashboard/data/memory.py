@@ -117,7 +117,7 @@ def memory_series(folder: RunFolder, view: tuple[float, float] | None) -> Memory
         series = reader.series(first, last, MAX_BUCKETS, DRAWN)
         samples = reader.memory.samples(first, last, _MAX_SAMPLES)
         retries = reader.memory.retries([row.step for row in samples])
-        recent = reader.last_steps(RECENT_STEPS)
+        recent = reader.recent_steps(RECENT_STEPS)
     end = last + 1 if last == extent.last else last  # A step that failed is not in the log; its event is.
     inside = [event for event in events if first <= event.step <= end]
     return MemorySeries(series, samples, retries, inside, recent, latest, leaks, ooms, extent.last)

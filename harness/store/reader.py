@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.analysis.memory.readings import newest_reading
 from harness.closing import Closing
 from harness.errors import LogDamagedError, LogError, LogForeignError, LogMissingError, LogNewerError
 from harness.records.flops import FlopsRow
@@ -38,6 +39,9 @@ from harness.store.script_log import ScriptLog
 from harness.store.series import StepSeries, device_series, step_series
 from harness.store.table_pages import TablePages
 from harness.store.telemetry_log import TelemetryLog
+
+# Earlier steps among which `recent_steps` looks for a reading of the memory.
+_MOST_UNREAD = 4_000
 
 
 class EventCount(NamedTuple):
@@ -150,6 +154,17 @@ class LogReader(Closing):
         """Return the last `n` steps, the oldest first."""
         sql = f"SELECT {self._step_columns} FROM steps ORDER BY step DESC LIMIT ?"
         return self._queries.rows(StepRow, sql, (n,))[::-1]
+
+    def recent_steps(self, n: int) -> list[StepRow]:
+        """Return the last `n` steps, the oldest first, and before them the newest earlier one with the memory
+        of live tensors if none of them has it: where reading it is slow, many short steps have none."""
+        steps = self.last_steps(n)
+        if not steps or newest_reading(steps) is not None:
+            return steps
+        sql = f"""SELECT {self._step_columns} FROM steps WHERE step BETWEEN ? AND ?
+            AND allocated_bytes IS NOT NULL ORDER BY step DESC LIMIT 1"""
+        first = steps[0].step
+        return self._queries.rows(StepRow, sql, (first - _MOST_UNREAD, first - 1)) + steps
 
     def steps(self, first: int, last: int, limit: int = 10_000) -> list[StepRow]:
         """Return the steps from `first` to `last`, both included, at most `limit`."""

@@ -42,7 +42,7 @@ class LogFacts(NamedTuple):
 
     run: RunRow | None = None
     steps: int = 0
-    # The newest step, and the newest of the last 50 with the memory of live tensors.
+    # The newest step, and the newest one with the memory of live tensors.
     last: StepRow | None = None
     reading: StepRow | None = None
     step_ns: float | None = None
@@ -117,7 +117,7 @@ def read_log(path: Path, before: LogFacts | None = None) -> LogFacts:
     `before` are earlier facts of the same file: then only newer steps are read."""
     try:
         with LogReader(path, total_limit_s=_LIMIT_S) as reader:
-            extent, recent = reader.extent(), reader.last_steps(RECENT_STEPS)
+            extent, recent = reader.extent(), reader.recent_steps(RECENT_STEPS)
             totals = _totals(reader, extent, before)
             return LogFacts(
                 reader.run(),

@@ -294,3 +294,19 @@ def test_settings_recorded_under_an_earlier_name_have_the_name_of_today(tmp_path
         (row,) = reader.settings_history()
         assert (reader.run().settings, row.settings, row.changed) == (today, today, today)
     assert folder.request().settings_json == today
+
+
+def test_recent_steps_begin_with_the_newest_reading_of_memory_where_they_have_none(tmp_path: Path) -> None:
+    """Reading is slow on a busy machine, and short steps then share few readings."""
+    unread = [row._replace(allocated_bytes=None) for row in steps(301, 5_000)]
+    path = write_log(tmp_path / "log.sqlite3", [*steps(1, 300), *unread])
+    with LogReader(path) as reader:
+        assert [row.step for row in reader.recent_steps(3)] == [4_998, 4_999, 5_000]
+        assert reader.recent_steps(6_000) == reader.last_steps(6_000)
+    near = write_log(tmp_path / "near.sqlite3", [*steps(1, 300), *unread[:500]])
+    with LogReader(near) as reader:
+        recent = reader.recent_steps(3)
+    assert [row.step for row in recent] == [300, 798, 799, 800]
+    assert recent[0].allocated_bytes is not None
+    with LogReader(write_log(tmp_path / "read.sqlite3", steps(1, 300))) as reader:
+        assert [row.step for row in reader.recent_steps(3)] == [298, 299, 300]
