@@ -1,11 +1,12 @@
 """Torch's entry points, patched so that a script's step can be followed.
 
-Patched are `DataLoader.__iter__` and that of its subclasses, `DataLoader._get_iterator`,
+Patched are `torch.compile`, `DataLoader.__iter__` and that of its subclasses, `DataLoader._get_iterator`,
 `torch.autograd.backward`, `Module.zero_grad`, `Optimizer.__init__`, `GradScaler.scale` and `step`, and the
 `__call__` of all modules or, once the models are known, of their classes: an instance would carry a hook of
 ours into its copies and pickles. Optimizer steps have global hooks of torch's own.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial, wraps
@@ -84,19 +85,53 @@ class Hooks(Closing):
         self._replace(DataLoader, "__iter__", self._iter)
         self._replace(DataLoader, "_get_iterator", self._open_alone)
         self._follow_subclasses(DataLoader)
-        self._replace(torch.autograd, "backward", entries.wrap_backward)
+        self._replace(torch, "compile", self._compile)
         self._replace(torch.autocast, "__enter__", partial(following_regions, events))
         self._replace(nn.Module, "zero_grad", self._zero_grad)
         self._replace(torch.optim.Optimizer, "__init__", self._init_optimizer)
         self._replace(torch.amp.GradScaler, "scale", self._scale)
         self._replace(torch.amp.GradScaler, "step", self._scaler_step)
-        for handle in (
-            register_optimizer_step_pre_hook(entries.begin_update()),
-            register_optimizer_step_post_hook(entries.end_update()),
-        ):
-            self._stack.callback(handle.remove)
+        self._of_gradients = ExitStack()
+        self._stack.push(self._of_gradients)
+        self._is_opaque = False
+        if _has_compiled():
+            self._hide_from_compiler()
+        else:
+            self._follow_gradients(_as_it_is)
         # Not torch's global hooks of modules: they make `torch.compile` warn, and compile again without them.
         self._discovery.callback(Replaced(nn.Module, "__call__", self._call_any).remove)
+
+    def _follow_gradients(self, prepare: Callable[[Any], Any]) -> None:
+        """Follow the computation and the use of gradients, by functions that `prepare` returns."""
+        entries, stack = self._entries, self._of_gradients
+
+        def wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
+            backward: Callable[..., Any] = prepare(entries.wrap_backward(original))
+            return backward
+
+        stack.callback(Replaced(torch.autograd, "backward", wrap_backward).remove)
+        for handle in (
+            register_optimizer_step_pre_hook(prepare(entries.begin_update())),
+            register_optimizer_step_post_hook(prepare(entries.end_update())),
+        ):
+            stack.callback(handle.remove)
+
+    def _compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def compile_function(*args: Any, **kwargs: Any) -> Any:
+            self._hide_from_compiler()
+            return original(*args, **kwargs)
+
+        return compile_function
+
+    def _hide_from_compiler(self) -> None:
+        """Have torch.compile leave the watch alone from now on. A compiled function that computes gradients
+        or calls an optimizer's step would else trace it, and compile each of its functions. Not from the
+        beginning, as a call of a function that is hidden takes longer."""
+        if not self._is_opaque:
+            self._is_opaque = True
+            self._of_gradients.close()
+            self._follow_gradients(torch.compiler.disable)
 
     def follow(self, models: list[nn.Module]) -> None:
         """Follow the calls of `models` from now on, and no longer those of every module."""
@@ -228,3 +263,12 @@ class Hooks(Closing):
             return self._events.scaler_stepped(optimizer, call) if self._events.follows() else call()
 
         return step
+
+
+def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+def _has_compiled() -> bool:
+    """Return whether torch.compile was called in this process."""
+    return bool(getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", False))

@@ -1,7 +1,7 @@
 """A script whose model is compiled: as many graphs as without a watch."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +83,45 @@ def test_a_compiled_model_is_one_graph_and_compiled_once(
                 optimizer.zero_grad()
         assert len(graphs) == 1
     assert losses[:STEPS] == losses[STEPS:]
+
+
+@pytest.mark.filterwarnings("ignore::")  # Of torch's compiler, as without a watch.
+@pytest.mark.slow
+@pytest.mark.parametrize("is_early", [True, False], ids=["before the watch", "under watch"])
+@pytest.mark.parametrize("computes", [True, False], ids=["with gradients", "update only"])
+def test_a_compiled_update_compiles_nothing_of_the_watch(
+    tmp_path: Path, computes: bool, is_early: bool
+) -> None:
+    outcomes = []
+    for around in (nullcontext(), a_session(tmp_path)):
+        torch.compiler.reset()
+        torch.manual_seed(0)
+        graphs: list[object] = []
+
+        def backend(graph: Callable[..., Any], _inputs: object, graphs: Any = graphs) -> Callable[..., Any]:
+            graphs.append(graph)
+            return graph
+
+        net = Net()
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+
+        def step(net: Net = net, optimizer: torch.optim.Optimizer = optimizer) -> Tensor:
+            loss: Tensor = net(torch.ones(2, 4)).sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        take: Callable[[], Tensor] = step
+        with ExitStack() as stack:
+            if not is_early:
+                stack.enter_context(around)
+            if computes:
+                take = torch.compile(step, backend=backend)
+            else:
+                optimizer.step = torch.compile(optimizer.step, backend=backend)  # type: ignore[method-assign]
+            if is_early:
+                stack.enter_context(around)
+            losses = [take().item() for _ in range(12)]
+        outcomes.append((losses, len(graphs)))
+    assert outcomes[0] == outcomes[1]
