@@ -7,8 +7,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from harness.watch.training import Call, Replaced, Wrapped, Wrapper
+
+
+def _no_compiler(_callback: object) -> None:
+    """Without torch's compiler there is nothing to leave out."""
+
+
+# Sets the function that compiles what this thread calls, and returns the one before; None compiles nothing.
+_set_compiler: Callable[[Any], Any] = getattr(torch._C._dynamo.eval_frame, "set_eval_frame", _no_compiler)
 
 
 class ScriptCalls:
@@ -112,8 +121,23 @@ def _wrapped_step(optimizer: torch.optim.Optimizer, wrapper: Wrapper, step: Call
 
     @wraps(step)
     def wrapped_step(_self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling():
+            return step(*args, **kwargs)
         result: list[Any] = []
-        wrapper(lambda: result.append(step(*args, **kwargs)))()
+        # A function of the script that is compiled may call it: its compiler is to see the step alone.
+        compiler = _set_compiler(None)
+
+        def update() -> None:
+            _set_compiler(compiler)
+            try:
+                result.append(step(*args, **kwargs))
+            finally:
+                _set_compiler(None)
+
+        try:
+            wrapper(update)()
+        finally:
+            _set_compiler(compiler)
         return result[0]
 
     return MethodType(wrapped_step, optimizer)

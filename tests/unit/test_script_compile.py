@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo import convert_frame
 
+import harness
 from tests.session_factories import a_session
 
 STEPS = 4
@@ -90,18 +93,19 @@ def test_a_compiled_model_is_one_graph_and_compiled_once(
 @pytest.mark.parametrize("is_early", [True, False], ids=["before the watch", "under watch"])
 @pytest.mark.parametrize("computes", [True, False], ids=["with gradients", "update only"])
 def test_a_compiled_update_compiles_nothing_of_the_watch(
-    tmp_path: Path, computes: bool, is_early: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computes: bool, is_early: bool
 ) -> None:
-    outcomes = []
+    outcomes, compiled = [], []
+
+    def compiles(code: CodeType, *arguments: Any, **options: Any) -> Any:
+        compiled.append(f"{code.co_filename} {code.co_name}")
+        return compile_code(code, *arguments, **options)
+
+    compile_code: Any = convert_frame._compile
+    monkeypatch.setattr(convert_frame, "_compile", compiles)
     for around in (nullcontext(), a_session(tmp_path)):
         torch.compiler.reset()
         torch.manual_seed(0)
-        graphs: list[object] = []
-
-        def backend(graph: Callable[..., Any], _inputs: object, graphs: Any = graphs) -> Callable[..., Any]:
-            graphs.append(graph)
-            return graph
-
         net = Net()
         optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
 
@@ -117,11 +121,16 @@ def test_a_compiled_update_compiles_nothing_of_the_watch(
             if not is_early:
                 stack.enter_context(around)
             if computes:
-                take = torch.compile(step, backend=backend)
+                take = torch.compile(step, backend="eager")
             else:
-                optimizer.step = torch.compile(optimizer.step, backend=backend)  # type: ignore[method-assign]
+                optimizer.step = torch.compile(optimizer.step, backend="eager")  # type: ignore[method-assign]
             if is_early:
                 stack.enter_context(around)
             losses = [take().item() for _ in range(12)]
-        outcomes.append((losses, len(graphs)))
+        weights = [weight.flatten().tolist() for weight in net.parameters()]
+        outcomes.append((losses, weights))
     assert outcomes[0] == outcomes[1]
+    assert compiled
+    own = [one for one in compiled if one.startswith(str(Path(harness.__file__).parent))]
+    # Traced, and nothing of it is in a graph.
+    assert not [one for one in own if not one.endswith("hooks.py call")]

@@ -23,7 +23,7 @@ from harness.watch.capture.snapshot_rows import SnapshotRows, SnapshotWindow, Sn
 from harness.watch.capture.tracker import Tracker
 from harness.watch.context import RunContext
 from harness.watch.memory import MemoryWatch
-from harness.watch.training import Call, Training
+from harness.watch.training import Call, Training, Wrapped
 
 # The last step of the warm-up: it has gradients and the optimizer's state, and is left out of statistics.
 CENSUS_STEP = 5
@@ -90,11 +90,12 @@ class Snapshots(StepAction):
         self._requests: deque[SnapshotRequest] = deque()
         self._open: _Open | None = None
         self._counted: tuple[list[OwnedSize], AllocatorReading, int] | None = None
+        self._awaited: Wrapped | None = None
 
     @property
     def is_busy(self) -> bool:
-        """Return whether a snapshot is requested or in progress."""
-        return self._open is not None or bool(self._requests) or self._counted is not None
+        """Return whether a snapshot is requested or in progress, or a census."""
+        return any((self._open, self._requests, self._counted, self._awaited))
 
     def request(self, command: CommandRow, boundary: Boundary) -> None:
         """Take a snapshot as `command` says ({"steps": 1…50}), or answer why not."""
@@ -132,11 +133,14 @@ class Snapshots(StepAction):
     def abort(self, step: int, why: str) -> None:
         """Drop requests and restore the training's functions. Idempotent."""
         self._leave(step, CommandState.EXPIRED, why)
+        if self._awaited is not None:
+            self._awaited.remove()
         self._tracker.stop()
 
     def _advance(self, step: int, is_settled: bool) -> None:
         now_ns = self._clock_ns()
-        self._write_census(step)
+        if step > CENSUS_STEP:
+            self._write_census(step)
         if self._open is None and self._requests:
             self._open = _Open(self._requests.popleft())
         elif self._open is not None:
@@ -144,7 +148,7 @@ class Snapshots(StepAction):
         current = self._open
         if current is None or not current.is_following:
             self._tracker.follow_setting()
-        if step == CENSUS_STEP:
+        if step == CENSUS_STEP and self._awaited is None:
             self._count_at_update()
         if current is None:
             return
@@ -219,28 +223,31 @@ class Snapshots(StepAction):
 
     def _count_at_update(self) -> None:
         """Wrap the next update, once: before it all gradients exist."""
-        training, is_due = self._training, True
-
-        def count() -> None:
-            nonlocal is_due
-            is_due = False
-            began_ns = self._clock_ns()
-            tensor_sizes = sizes(training.model, training.optimizer)
-            reading = self._device.read_allocator()
-            self._counted = (tensor_sizes, reading, self._clock_ns() - began_ns)
 
         def counted(update: Call) -> Call:
             def counted_update() -> None:
-                wrapped.remove()
-                if is_due:
-                    self._guarded("memory census", count)
+                self._take_census()
                 update()
 
             return counted_update
 
-        wrapped = training.wrap("update", counted)
+        self._awaited = self._training.wrap("update", counted)
+
+    def _take_census(self) -> None:
+        """Count the tensors, if that is due."""
+        awaited, self._awaited = self._awaited, None
+        if awaited is not None:
+            awaited.remove()
+            self._guarded("memory census", self._count)
+
+    def _count(self) -> None:
+        began_ns = self._clock_ns()
+        tensor_sizes = sizes(self._training.model, self._training.optimizer)
+        reading = self._device.read_allocator()
+        self._counted = (tensor_sizes, reading, self._clock_ns() - began_ns)
 
     def _write_census(self, step: int) -> None:
+        self._take_census()  # Where the update is in a compiled function, which calls nothing of ours.
         if self._counted is not None:
             tensor_sizes, reading, took_ns = self._counted
             self._counted = None
