@@ -24,8 +24,7 @@ class BackwardUpdates:
             self._of = dict.fromkeys(weights[:1], torch.optim.SGD(weights, lr=0.01))
         else:
             self._of = {weight: torch.optim.SGD([weight], lr=0.01) for weight in weights}
-        for weight in weights:
-            weight.register_post_accumulate_grad_hook(self._update)
+        self._hooks = [weight.register_post_accumulate_grad_hook(self._update) for weight in weights]
 
     def _update(self, weight: Tensor) -> None:
         if (optimizer := self._of.get(weight)) is not None:
@@ -35,3 +34,8 @@ class BackwardUpdates:
     def steps(self, count: int) -> None:
         for _ in range(count):
             self.model(self._inputs).square().mean().backward()
+
+    def close(self) -> None:
+        """Remove the hooks, which garbage collection does not see."""
+        for hook in self._hooks:
+            hook.remove()

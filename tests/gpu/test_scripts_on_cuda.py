@@ -6,7 +6,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +80,7 @@ def test_a_script_that_updates_within_the_backward_pass_is_followed(tmp_path: Pa
 
 @pytest.mark.parametrize("kind", [CommandKind.PROFILE, CommandKind.SNAPSHOT])
 def test_a_capture_of_updates_within_the_backward_pass_is_taken(tmp_path: Path, kind: CommandKind) -> None:
-    script = BackwardUpdates(is_one=False, device=DEVICE)
-    with a_session(tmp_path) as attached:
+    with closing(BackwardUpdates(is_one=False, device=DEVICE)) as script, a_session(tmp_path) as attached:
         script.steps(8)
         request = attached.ask(kind)
         script.steps(20)

@@ -1,6 +1,5 @@
 """Exchanges of a loader's iterator at any moment of an epoch."""
 
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -112,7 +111,7 @@ def test_changes_at_any_step_of_several_epochs_lose_no_sample_and_stay(
     switch = LoaderSwitch(guard)
     for order in orders:
         seen: list[int] = []
-        batches = switch.open(loader, partial(DataLoader.__iter__, loader))
+        batches = switch.open(loader, DataLoader.__iter__)
         for batch in batches:
             step += 1
             switch.delivered(batches)

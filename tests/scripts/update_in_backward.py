@@ -21,8 +21,7 @@ def update(weight: Tensor) -> None:
     optimizers[weight].zero_grad()
 
 
-for weight in model.parameters():
-    weight.register_post_accumulate_grad_hook(update)
+hooks = [weight.register_post_accumulate_grad_hook(update) for weight in model.parameters()]
 steps = 0
 for _ in range(3):
     for x, y in loader:
@@ -30,4 +29,6 @@ for _ in range(3):
         loss.backward()
         steps += 1
         print(f"loss {loss.item().hex()}")
+for hook in hooks:
+    hook.remove()
 print(f"steps {steps}")

@@ -1,6 +1,7 @@
 """Optimizers that step within the backward pass, as hooks of their parameters have them do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from threading import Thread
 
@@ -15,8 +16,9 @@ from tests.session_factories import a_session
 
 
 @pytest.fixture(params=[True, False], ids=["one optimizer", "one per parameter"])
-def script(request: pytest.FixtureRequest) -> BackwardUpdates:
-    return BackwardUpdates(is_one=request.param)
+def script(request: pytest.FixtureRequest) -> Iterator[BackwardUpdates]:
+    with closing(BackwardUpdates(is_one=request.param)) as updates:
+        yield updates
 
 
 def test_a_step_ends_with_its_backward_pass(tmp_path: Path, script: BackwardUpdates) -> None:

@@ -135,6 +135,7 @@ class Snapshots(StepAction):
         self._leave(step, CommandState.EXPIRED, why)
         if self._awaited is not None:
             self._awaited.remove()
+            self._awaited = None  # It refers to the script's optimizers.
         self._tracker.stop()
 
     def _advance(self, step: int, is_settled: bool) -> None:
