@@ -99,8 +99,8 @@ def test_a_node_that_dies_leaves_what_had_arrived_and_the_run_is_lost(remote: Re
     assert status.state is RunState.LOST
     assert "was lost while it trained (the node died); everything up to step" in status.message
     assert last_step(folder) > 20
-    assert until((remote.node_home / "retries").exists, bool)
-    assert (remote.node_home / "retries").read_text() == "2"
+    retries = remote.node_home / "retries"
+    assert until(lambda: retries.exists() and retries.read_text(), bool) == "2"
 
 
 def test_a_run_that_is_lost_is_not_retried_unless_requested(remote: RemoteBench) -> None:
