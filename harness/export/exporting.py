@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -51,6 +51,7 @@ def export_run(
             "with -o."
         )
     draft = target / f".{folder.path.name[:100]}.{secrets.token_hex(4)}"
+    missing = [parent for parent in (target, *target.parents) if not parent.exists()]
     with LogReader(folder.log) as reader:
         try:
             draft.mkdir(parents=True, mode=0o700)
@@ -60,6 +61,9 @@ def export_run(
             raise StepscopeError(_failed(path, error)) from None
         finally:
             shutil.rmtree(draft, ignore_errors=True)
+            with suppress(OSError):  # One that is not there, or not empty, as after an export.
+                for parent in missing:
+                    parent.rmdir()
     return exported._replace(path=path)
 
 
