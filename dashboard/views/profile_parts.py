@@ -76,7 +76,7 @@ def _facts(view: RunView, row: ProfileRow) -> str:
     if row.reason == ProfileReason.SCHEDULE:
         parts.append("scheduled")
     if row.slowdown is not None:
-        parts.append(f"the recorded steps took {words.figure(row.slowdown, 3)} times as long as usual")
+        parts.append(f"a recorded step took {words.figure(row.slowdown, 3)} times as long as one before")
     if row.took_ns is not None:
         parts.append(f"training waited {words.duration(row.took_ns)} after them")
     return " · ".join(parts)

@@ -63,6 +63,8 @@ class ProfileSums:
 
     wall_ns: int | None = None
     busy_ns: int | None = None
+    # The duration of the shortest step.
+    fastest_ns: int | None = None
     operators: dict[OperatorKey, OperatorSum] = field(default_factory=lambda: defaultdict(OperatorSum))
     kernels: dict[OperatorKey, OperatorSum] = field(default_factory=lambda: defaultdict(OperatorSum))
     modules: dict[ModulePhase, SelfSum] = field(default_factory=lambda: defaultdict(SelfSum))
@@ -113,6 +115,7 @@ def sum_events(
         window = (min(step.start_ns for step in steps), max(step.end_ns for step in steps))
         spans = walk.kernel_spans if is_on_device else walk.operator_spans
         sums.wall_ns = window[1] - window[0]
+        sums.fastest_ns = min(step.end_ns - step.start_ns for step in steps)
         sums.busy_ns = union_ns(spans, *window)
     return sums
 

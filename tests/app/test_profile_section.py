@@ -118,7 +118,7 @@ def test_a_profile_of_the_cpu_says_everything_but_what_a_device_would(live: Live
     text = _messages(app)
     assert "**Most is in aten::mm.**" in text
     assert "Steps 7 to 8 · settings 0: as started · on the CPU's clock" in text
-    assert "the recorded steps took 1.1 times as long as usual" in text
+    assert "a recorded step took 1.1 times as long as one before" in text
     assert "training waited 1.0 ms after them" in text
     assert 'data-kind="idle"' in _html(app)
     assert set(_table(app).columns) == {"name", "kind", "share", "self_cpu", "total_cpu", "calls"}

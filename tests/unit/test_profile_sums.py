@@ -48,6 +48,18 @@ def a_step_on_a_gpu() -> list[Event]:
     ]
 
 
+def test_a_range_that_an_operator_opens_goes_on_after_it() -> None:
+    """As under a dispatch mode. The shortest step is noted."""
+    events = [
+        Event(Role.OPERATOR, "PythonDispatchMode", 0, 5_000, 1),
+        Event(Role.STEP, "ProfilerStep#1", 2_000, 40_000, 1),
+        Event(Role.OPERATOR, "aten::mm", 10_000, 30_000, 1),
+        Event(Role.STEP, "ProfilerStep#2", 40_000, 70_000, 1),
+    ]
+    sums = sum_events(events, is_on_device=False)
+    assert (sums.wall_ns, sums.busy_ns, sums.fastest_ns) == (68_000, 3_000 + 20_000, 30_000)
+
+
 def test_kernels_belong_to_the_operator_that_launched_them() -> None:
     sums = sum_events(a_step_on_a_gpu(), is_on_device=True)
     addmm, node = sums.operators["aten::addmm", False], sums.operators[NODE, False]

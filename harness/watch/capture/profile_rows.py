@@ -106,9 +106,11 @@ def _check(sums: ProfileSums, device: DeviceKind) -> None:
 
 
 def _slowdown(sums: ProfileSums, capture: ProfileCapture) -> float | None:
-    if sums.wall_ns is None or capture.ordinary_ns <= 0:
+    if sums.wall_ns is None or sums.fastest_ns is None or capture.ordinary_ns <= 0:
         return None
-    return sums.wall_ns / capture.options.steps / capture.ordinary_ns
+    is_cpu = capture.device is DeviceKind.CPU
+    recorded_ns = sums.fastest_ns if is_cpu else sums.wall_ns / capture.options.steps
+    return recorded_ns / capture.ordinary_ns
 
 
 def _left_out(capture: ProfileCapture, is_on_device: bool, cut: list[str]) -> list[str]:

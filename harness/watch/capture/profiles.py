@@ -3,7 +3,7 @@
 Everything runs between two steps; without a request there is no overhead on the training thread.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,10 +41,12 @@ class _Open:
     request: _Request
     settings: WatchSettings
     pauses: int
+    # Where the step under way and the first one began.
     began_ns: int
+    first_ns: int
     # The step under way; when it comes again it has failed.
     step: int
-    ordinary: int = 0
+    ordinary: list[int] = field(default_factory=list)
     ordinary_ns: float = 0.0
     window: ProfilerWindow | None = None
     ranges: Ranges | None = None
@@ -154,7 +156,7 @@ class Profiles(StepAction):
             elif self._request is not None and is_settled:
                 self._device.synchronize()
                 settings, now_ns = self._training.settings, self._clock_ns()
-                self._open = _Open(self._request, settings, boundary.pauses, now_ns, step)
+                self._open = _Open(self._request, settings, boundary.pauses, now_ns, now_ns, step)
                 self._request = None
         except (StepscopeError, RuntimeError) as error:
             self._fail(step, str(error).strip().partition("\n")[0] or type(error).__name__)
@@ -168,12 +170,17 @@ class Profiles(StepAction):
             raise StepscopeError("settings changed during it; send the request again.")
 
     def _end_ordinary(self, current: _Open) -> None:
-        current.ordinary += 1
-        if current.ordinary < _ORDINARY_STEPS:
+        now_ns = self._clock_ns()
+        current.ordinary.append(now_ns - current.began_ns)
+        current.began_ns = now_ns
+        if len(current.ordinary) < _ORDINARY_STEPS:
             return
         self._device.synchronize()
-        current.ordinary_ns = (self._clock_ns() - current.began_ns) / _ORDINARY_STEPS
         kind = self._device.facts.kind
+        if kind is DeviceKind.CPU:  # Whatever else its processors do only adds to a step.
+            current.ordinary_ns = min(current.ordinary)
+        else:
+            current.ordinary_ns = (self._clock_ns() - current.first_ns) / _ORDINARY_STEPS
         if kind is DeviceKind.CUDA:
             cupti.prepare()
         self._count += 1
