@@ -18,6 +18,7 @@ from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.hooks import RemovableHandle
 
 from harness.attach.autocast import RegionState, following_regions
 from harness.attach.entries import StepEntries
@@ -85,36 +86,24 @@ class Hooks(Closing):
         self._replace(DataLoader, "__iter__", self._iter)
         self._replace(DataLoader, "_get_iterator", self._open_alone)
         self._follow_subclasses(DataLoader)
+        self._replace(torch.autograd, "backward", entries.wrap_backward)
         self._replace(torch, "compile", self._compile)
         self._replace(torch.autocast, "__enter__", partial(following_regions, events))
         self._replace(nn.Module, "zero_grad", self._zero_grad)
         self._replace(torch.optim.Optimizer, "__init__", self._init_optimizer)
         self._replace(torch.amp.GradScaler, "scale", self._scale)
         self._replace(torch.amp.GradScaler, "step", self._scaler_step)
-        self._of_gradients = ExitStack()
-        self._stack.push(self._of_gradients)
+        self._updates: dict[RemovableHandle, Callable[..., None]] = {
+            register_optimizer_step_pre_hook(begin := entries.begin_update()): begin,
+            register_optimizer_step_post_hook(end := entries.end_update()): end,
+        }
+        for handle in self._updates:
+            self._stack.callback(handle.remove)
         self._is_opaque = False
         if _has_compiled():
             self._hide_from_compiler()
-        else:
-            self._follow_gradients(_as_it_is)
         # Not torch's global hooks of modules: they make `torch.compile` warn, and compile again without them.
         self._discovery.callback(Replaced(nn.Module, "__call__", self._call_any).remove)
-
-    def _follow_gradients(self, prepare: Callable[[Any], Any]) -> None:
-        """Follow the computation and the use of gradients, by functions that `prepare` returns."""
-        entries, stack = self._entries, self._of_gradients
-
-        def wrap_backward(original: Callable[..., Any]) -> Callable[..., Any]:
-            backward: Callable[..., Any] = prepare(entries.wrap_backward(original))
-            return backward
-
-        stack.callback(Replaced(torch.autograd, "backward", wrap_backward).remove)
-        for handle in (
-            register_optimizer_step_pre_hook(prepare(entries.begin_update())),
-            register_optimizer_step_post_hook(prepare(entries.end_update())),
-        ):
-            stack.callback(handle.remove)
 
     def _compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
@@ -128,10 +117,14 @@ class Hooks(Closing):
         """Have torch.compile leave the watch alone from now on. A compiled function that computes gradients
         or calls an optimizer's step would else trace it, and compile each of its functions. Not from the
         beginning, as a call of a function that is hidden takes longer."""
-        if not self._is_opaque:
-            self._is_opaque = True
-            self._of_gradients.close()
-            self._follow_gradients(torch.compiler.disable)
+        if self._is_opaque:
+            return
+        self._is_opaque = True
+        self._replace(torch.autograd, "backward", torch.compiler.disable)
+        for handle, hook in self._updates.items():
+            # In its place: one of the script's own hooks may be the one that compiles.
+            if (hooks := handle.hooks_dict_ref()) is not None:
+                hooks[handle.id] = torch.compiler.disable(hook)
 
     def follow(self, models: list[nn.Module]) -> None:
         """Follow the calls of `models` from now on, and no longer those of every module."""
@@ -143,6 +136,7 @@ class Hooks(Closing):
 
     def close(self) -> None:
         """Restore everything. Idempotent."""
+        self._is_opaque = True  # A function of ours that the script has kept changes nothing any more.
         self._discovery.close()
         self._stack.close()
 
@@ -263,10 +257,6 @@ class Hooks(Closing):
             return self._events.scaler_stepped(optimizer, call) if self._events.follows() else call()
 
         return step
-
-
-def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
 
 
 def _has_compiled() -> bool:

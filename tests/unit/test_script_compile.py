@@ -10,6 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo import convert_frame
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+    register_optimizer_step_pre_hook,
+)
 
 import harness
 from tests.session_factories import a_session
@@ -134,3 +139,40 @@ def test_a_compiled_update_compiles_nothing_of_the_watch(
     own = [one for one in compiled if one.startswith(str(Path(harness.__file__).parent))]
     # Traced, and nothing of it is in a graph.
     assert not [one for one in own if not one.endswith("hooks.py call")]
+
+
+@pytest.mark.filterwarnings("ignore::")  # Of torch's compiler, as without a watch.
+def test_a_function_that_is_compiled_within_an_update_is_not_in_its_way(tmp_path: Path) -> None:
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    compiled: list[Callable[..., Any]] = []
+
+    def compile_once(*_arguments: object) -> None:
+        if not compiled:
+            compiled.append(torch.compile(torch.relu, backend="eager"))
+
+    with a_session(tmp_path) as attached:
+        with register_optimizer_step_pre_hook(compile_once):
+            for _ in range(STEPS):
+                net(torch.ones(2, 4)).sum().backward()
+                optimizer.step()
+        assert attached.guard.is_on
+    assert compiled
+    with attached.log() as log:
+        assert [row.step for row in log.steps(1, 100)] == list(range(1, STEPS + 1))
+
+
+@pytest.mark.filterwarnings("ignore::")  # Of torch's compiler, as without a watch.
+def test_the_compile_of_a_watch_that_has_ended_changes_nothing(tmp_path: Path) -> None:
+    own, backward = torch.compile, torch.autograd.backward
+    hooks = dict(optimizer_hooks())
+    with a_session(tmp_path):
+        kept = torch.compile
+        assert kept is not own
+    kept(torch.relu, backend="eager")
+    assert (torch.compile, torch.autograd.backward) == (own, backward)
+    assert dict(optimizer_hooks()) == hooks
+
+
+def optimizer_hooks() -> dict[int, object]:
+    return {**_global_optimizer_pre_hooks, **_global_optimizer_post_hooks}
