@@ -108,7 +108,7 @@ class Hooks(Closing):
     def _compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def compile_function(*args: Any, **kwargs: Any) -> Any:
-            self._hide_from_compiler()
+            self._entries.guard.run(self._hide_from_compiler)
             return original(*args, **kwargs)
 
         return compile_function
@@ -175,7 +175,7 @@ class Hooks(Closing):
 
         def defined(subclass: type[DataLoader[Any]], **arguments: Any) -> None:
             super(kind, subclass).__init_subclass__(**arguments)
-            self._follow_subclass(subclass)
+            self._entries.guard.run(self._follow_subclass, subclass)
 
         kind.__init_subclass__ = classmethod(defined)  # type: ignore[assignment,arg-type]
         self._stack.callback(delattr, kind, "__init_subclass__")

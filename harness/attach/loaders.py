@@ -76,8 +76,8 @@ class LoaderSwitch:
     def follow(self, loader: DataLoader[Any], iterator: Iterator[Any]) -> LoaderPass:
         """Return a pass over a loader whose class has opened `iterator` by itself: its values are fixed."""
         batches = LoaderPass(loader, iter, partial(self._guard.run, self._opened))
-        self._guard.run(self._note_pass, loader)
-        batches.take(loader, iterator)
+        batches.batches = iterator
+        self._guard.run(self._take, loader, batches)
         return batches
 
     def delivered(self, batches: LoaderPass) -> None:
@@ -209,6 +209,10 @@ class LoaderSwitch:
             loader._iterator = None
             retire(persistent)
         batches.prepare(loader, values)
+
+    def _take(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
+        self._note_pass(loader)
+        batches.take(loader)
 
     def _note_pass(self, loader: DataLoader[Any]) -> None:
         self.recent.clear()

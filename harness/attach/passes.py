@@ -133,9 +133,9 @@ class LoaderPass:
             stream = IndexStream(_sampler(loader), _new_size(loader, values), values.most_sent)
         self._attributes = self._attributes_for(loader, values, stream)
 
-    def take(self, loader: DataLoader[Any], batches: Iterator[Any]) -> None:
-        """Take over `batches`, the iterator of a loader whose values are fixed."""
-        self._opens_itself, self.values, self.batches = True, values_of(loader), batches
+    def take(self, loader: DataLoader[Any]) -> None:
+        """Take the values of a loader that has opened `batches` in a way of its own: they are fixed."""
+        self._opens_itself, self.values = True, values_of(loader)
         self._changed(self, None)
 
     def open(self, loader: DataLoader[Any]) -> None:

@@ -174,8 +174,7 @@ class StepTracker:
 
     def update_ended(self) -> None:
         """An optimizer has stepped, or a GradScaler skipped it. Where hooks of parameters have it step within
-        the backward pass, that goes on; there is no event of the device then, of which each costs more than
-        such an update does."""
+        the backward pass, that goes on, and the device's clock counts the update as a part of it."""
         self.is_updating = False
         if self._timer.is_observing:
             now_ns = self.clock_ns()

@@ -51,9 +51,10 @@ def export_run(
             "with -o."
         )
     draft = target / f".{folder.path.name[:100]}.{secrets.token_hex(4)}"
-    missing = [parent for parent in (target, *target.parents) if not parent.exists()]
+    missing: list[Path] = []
     with LogReader(folder.log) as reader:
         try:
+            missing += [parent for parent in (target, *target.parents) if not parent.exists()]
             draft.mkdir(parents=True, mode=0o700)
             exported = _write(reader, folder.request(), draft, form, tables)
             draft.rename(path)

@@ -124,9 +124,11 @@ def _without_modes_above(lowest: TorchDispatchMode | None) -> Iterator[None]:
     while (mode := _get_current_dispatch_mode()) is not None and mode is not lowest:
         TorchDispatchMode.__exit__(mode, None, None, None)
         above.append(mode)
-    yield
-    for mode in reversed(above):
-        TorchDispatchMode.__enter__(mode)
+    try:
+        yield
+    finally:
+        for mode in reversed(above):
+            TorchDispatchMode.__enter__(mode)
 
 
 def _storage(tensor: Tensor) -> UntypedStorage | None:

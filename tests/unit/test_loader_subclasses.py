@@ -10,8 +10,10 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
+from harness.attach.passes import LoaderPass
 from harness.records.run import CommandState
 from tests.loader_factories import Numbers, SmallTraining, watched
+from tests.session_factories import a_session
 
 _SAMPLES, _BATCH = 24, 4
 _Loader = DataLoader[Any]
@@ -154,6 +156,20 @@ def test_the_workers_of_a_dropped_loader_end_at_the_next_step(tmp_path: Path, ki
         finally:
             gc.enable()
     assert len(run.samples_per_step()) == _SAMPLES // _BATCH + 1
+
+
+def test_such_a_loader_has_its_batches_where_the_watch_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise RuntimeError("a fault of the watch")
+
+    monkeypatch.setattr(LoaderPass, "take", fail)
+    loader = OpensItself(Numbers(_SAMPLES), batch_size=_BATCH)
+    with a_session(tmp_path) as attached:
+        assert [number for batch in loader for number in batch.tolist()] == list(range(_SAMPLES))
+        assert not attached.guard.is_on
+    assert "a fault of the watch" in capsys.readouterr().err
 
 
 def test_afterwards_the_classes_are_as_before(tmp_path: Path) -> None:
