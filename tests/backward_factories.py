@@ -1,4 +1,4 @@
-"""Training whose optimizers step within the backward pass."""
+"""Training with optimizers that step within the backward pass."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class BackwardUpdates:
-    """A model whose parameters are updated by hooks, when their gradients are there.
+    """A model with hooks that update its parameters when their gradients are there.
 
     Attributes:
         model: the model.

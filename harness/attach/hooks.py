@@ -21,7 +21,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.hooks import RemovableHandle
 
 from harness.attach.autocast import RegionState, following_regions
-from harness.attach.entries import StepEntries
+from harness.attach.entries import StepEntries, UpdateHook
 from harness.attach.passes import OpenIterator
 from harness.closing import Closing
 from harness.watch.training import Replaced
@@ -39,7 +39,7 @@ class StepEvents(Protocol):
         ...
 
     def loader_opened_itself(self, loader: DataLoader[Any], batches: Iterator[Any]) -> Iterator[Any]:
-        """Return the iterator of a loader whose class has opened `batches` without DataLoader's help."""
+        """Return the iterator of a loader that has opened `batches` in a way of its own."""
         ...
 
     def model_seen(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -93,9 +93,10 @@ class Hooks(Closing):
         self._replace(torch.optim.Optimizer, "__init__", self._init_optimizer)
         self._replace(torch.amp.GradScaler, "scale", self._scale)
         self._replace(torch.amp.GradScaler, "step", self._scaler_step)
-        self._updates: dict[RemovableHandle, Callable[..., None]] = {
-            register_optimizer_step_pre_hook(begin := entries.begin_update()): begin,
-            register_optimizer_step_post_hook(end := entries.end_update()): end,
+        begin, end = entries.begin_update(), entries.end_update()
+        self._updates: dict[RemovableHandle, UpdateHook] = {
+            register_optimizer_step_pre_hook(begin): begin,
+            register_optimizer_step_post_hook(end): end,
         }
         for handle in self._updates:
             self._stack.callback(handle.remove)

@@ -74,7 +74,7 @@ class LoaderSwitch:
         return batches
 
     def follow(self, loader: DataLoader[Any], iterator: Iterator[Any]) -> LoaderPass:
-        """Return a pass over a loader whose class has opened `iterator` by itself: its values are fixed."""
+        """Return a pass over a loader that has opened `iterator` by itself: its values are fixed."""
         batches = LoaderPass(loader, iter, partial(self._guard.run, self._opened))
         batches.batches = iterator
         self._guard.run(self._take, loader, batches)
@@ -135,12 +135,9 @@ class LoaderSwitch:
 
     def refusal(self, name: str) -> str | None:
         """Return the reason that the setting `name` cannot change; None: it can."""
-        label, loader, count = SPECS[name].label, self._loader, len(self._training)
-        if loader is None and not count:
-            return f"{label} changes in a torch.utils.data.DataLoader; none has fed a step of this script."
+        label, loader, newest = SPECS[name].label, self._loader, self.newest()
         if loader is None:
-            return f"{label} changes where one loader feeds the training; {count} feed that of this script."
-        newest = self.newest()
+            return self._refusal_without_loader(label)
         fixed = self._fixed.get(loader) if newest is None else newest.fixed_because
         if fixed is not None:
             return f"{label} cannot change in this script's loader: {fixed}."
@@ -157,6 +154,14 @@ class LoaderSwitch:
         if not _is_allowed(name, value):
             return f"{label} is {value:,} in the script; it can only change where it is {SPECS[name].bounds}."
         return None
+
+    def _refusal_without_loader(self, label: str) -> str:
+        newest, count = self.newest(), len(self._training)
+        if count:
+            return f"{label} changes where one loader feeds the training; {count} feed that of this script."
+        if newest is not None and (fixed := newest.fixed_because) is not None:
+            return f"{label} cannot change in this script's loader: {fixed}."
+        return f"{label} changes in a torch.utils.data.DataLoader; none has fed a step of this script."
 
     def _has_equal_batches(self, loader: DataLoader[Any]) -> bool:
         """Return whether all ranks take the same number of batches from `loader` whatever their size."""

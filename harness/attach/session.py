@@ -133,7 +133,7 @@ class Session:
         return ScriptIterator(batches, self._entries)
 
     def loader_opened_itself(self, loader: DataLoader[Any], batches: Iterator[Any]) -> Iterator[Any]:
-        """Return the iterator of a loader whose class has opened `batches`; it reports its batches."""
+        """Return the iterator of a loader that has opened `batches` by itself; it reports its batches."""
         return ScriptIterator(self._loaders.follow(loader, batches), self._entries)
 
     def early_batch(self, batches: LoaderPass) -> Any:

@@ -71,7 +71,7 @@ def _grouped_attention() -> Iterator[None]:
 
 @contextmanager
 def _cuda_autocast() -> Iterator[None]:
-    """Within, autocast on the CPU computes in float32 what it does on CUDA, whose list is longer."""
+    """Within, autocast on the CPU computes in float32 what it does on CUDA, by a longer list."""
     library = torch.library.Library("aten", "IMPL")
     try:
         for name in _FLOAT32:

@@ -176,7 +176,7 @@ def test_the_sampler_costs_little(device: CudaDevice, record_property: Note) -> 
         work(0.5)
     telemetry.close()
     costs = journal.of(HostDetailRow)[2:]
-    # Every second one has details, whose counters take longest.
+    # Every second one has details: their counters take longest.
     cpu_ms = statistics.fmean(row.sampling_cpu_ns for row in costs) / 1e6
     record_property("processor time of a sample", f"{cpu_ms:.2f} ms")
     record_property("length", f"{statistics.median(row.sampling_wall_ns for row in costs) / 1e6:.2f} ms")

@@ -1,4 +1,4 @@
-"""Loaders whose classes have an `__iter__` of their own."""
+"""Loaders of classes with an `__iter__` of their own."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleP
 
 from harness.attach.passes import LoaderPass
 from harness.records.run import CommandState
-from tests.loader_factories import Numbers, SmallTraining, watched
+from tests.loader_factories import Numbers, SmallTraining, Watched, watched
 from tests.session_factories import a_session
 
 _SAMPLES, _BATCH = 24, 4
@@ -75,12 +75,33 @@ class RepeatsItself(Repeats):
         return self._get_iterator()
 
 
+class Begins(_Loader):
+    """Does something at the begin of each epoch."""
+
+    def __iter__(self) -> Any:
+        return super().__iter__()
+
+
 def defined_later() -> type[_Loader]:
     class Later(_Loader):
         def __iter__(self) -> Any:
             return self._get_iterator()
 
     return Later
+
+
+def train_one_epoch(training: SmallTraining, loader: _Loader) -> None:
+    seen = []
+    for batch in loader:
+        training.step(batch)
+        seen += batch.tolist()
+    assert seen == list(range(_SAMPLES))
+
+
+def expect_two_epochs(run: Watched) -> None:
+    assert run.samples_per_step() == [_BATCH] * (2 * _SAMPLES // _BATCH)
+    with run.log() as log:
+        assert all(row.data_wait_ns > 0 for row in log.steps(2, 100))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -91,17 +112,11 @@ def test_batches_are_timed_where_a_class_opens_its_iterator_itself(
     with watched(tmp_path) as run:
         loader = kind_of()(Numbers(_SAMPLES), batch_size=_BATCH, num_workers=workers)
         training = SmallTraining()
-        for epoch in range(2):
-            seen = []
-            for at, batch in enumerate(loader):
-                if (epoch, at) == (1, 2):
-                    run.request(batch_size=2)
-                training.step(batch)
-                seen += batch.tolist()
-            assert seen == list(range(_SAMPLES))
-    assert run.samples_per_step() == [_BATCH] * (2 * _SAMPLES // _BATCH)
+        train_one_epoch(training, loader)
+        run.request(batch_size=2)
+        train_one_epoch(training, loader)
+    expect_two_epochs(run)
     with run.log() as log:
-        assert all(row.data_wait_ns > 0 for row in log.steps(2, 100))
         assert log.settings_history()[-1].settings.count('"batch_size": 4')
     ((state, message),) = run.answers()
     assert state == CommandState.REJECTED
@@ -126,15 +141,9 @@ def test_a_batch_that_two_iterators_pass_on_counts_once(
     with watched(tmp_path) as run:
         loader = kind(Numbers(_SAMPLES), batch_size=_BATCH, num_workers=workers)
         training = SmallTraining()
-        for _ in range(2):
-            seen = []
-            for batch in loader:
-                training.step(batch)
-                seen += batch.tolist()
-            assert seen == list(range(_SAMPLES))
-    assert run.samples_per_step() == [_BATCH] * (2 * _SAMPLES // _BATCH)
-    with run.log() as log:
-        assert all(row.data_wait_ns > 0 for row in log.steps(2, 100))
+        train_one_epoch(training, loader)
+        train_one_epoch(training, loader)
+    expect_two_epochs(run)
 
 
 @pytest.mark.parametrize("kind", [OpensItself, Repeats, RepeatsItself])
@@ -170,6 +179,24 @@ def test_such_a_loader_has_its_batches_where_the_watch_fails(
         assert [number for batch in loader for number in batch.tolist()] == list(range(_SAMPLES))
         assert not attached.guard.is_on
     assert "a fault of the watch" in capsys.readouterr().err
+
+
+def test_a_loader_that_is_dropped_while_it_is_read_delivers_and_cannot_change(tmp_path: Path) -> None:
+    training = SmallTraining()
+    with watched(tmp_path) as run:
+        for epoch in range(2):
+            batches = iter(Begins(Numbers(_SAMPLES), batch_size=_BATCH))
+            training.step(next(batches))
+            if epoch:
+                run.request(batch_size=2)
+            seen = 1
+            for batch in batches:
+                training.step(batch)
+                seen += 1
+            assert seen == _SAMPLES // _BATCH
+    expect_two_epochs(run)
+    ((state, message),) = run.answers()
+    assert (state, "has dropped it" in message) == (CommandState.REJECTED, True)
 
 
 def test_afterwards_the_classes_are_as_before(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_several_results_of_one_operator_are_each_told_of(register: Register) ->
     assert register.bytes == 0
 
 
-# Before torch 2.13, even where they are asked for.
+# Before torch 2.13, even where they are requested.
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
 def test_tensors_without_a_storage_are_passed_over(register: Register) -> None:
     with register.watch:
