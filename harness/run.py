@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from harness.catalog.own import is_own
 from harness.data.source import open_source
 from harness.device.cpu.heap import separate_large_blocks
 from harness.device.find import open_device
@@ -41,7 +42,7 @@ from harness.store.folder import RunFolder, RunRequest
 from harness.store.folder_handle import FolderHandle
 from harness.store.inserts import Row
 from harness.store.liveness import Liveness
-from harness.train.flops import flops_rows
+from harness.train.flops import flops_rows, prepare_counting
 from harness.train.loop import train
 from harness.train.recovery import Recovery
 from harness.train.warming import warm_up
@@ -57,6 +58,8 @@ from harness.watch.watch import RunFiles, Watch
 if TYPE_CHECKING:
     from harness.ranks.member import RankMember
     from harness.train.replica import Replica
+
+_COUNTER = "FLOP counter"
 
 EXIT_OK = 0
 EXIT_OUT_OF_MEMORY = 3
@@ -165,13 +168,18 @@ def _build_workload(settings: Settings, context: RunContext, replica: "Replica |
     if source.note is not None:
         context.warn("data left out", source.note)
     warm_up(device.torch_device)
-    context.guard.run("FLOP counter", lambda: _put_all(journal, flops_rows(settings, source.shape)))
+    if is_own(settings.model):
+        context.guard.run(_COUNTER, prepare_counting)
+    else:
+        context.guard.run(_COUNTER, lambda: _put_all(journal, flops_rows(settings, source.shape)))
     torch.manual_seed(settings.seed)
     if device.facts.kind is not DeviceKind.CPU:
         device.cap_memory(settings.memory_cap_bytes)
     device.begin_memory()
     with device.torch_device:
         network = build_model(settings, source.shape)
+    if is_own(settings.model):
+        context.guard.run(_COUNTER, lambda: _put_all(journal, flops_rows(settings, source.shape, network)))
     journal.put(ModelSizeRow(sum(p.numel() for p in network.parameters() if p.requires_grad)))
     return Workload(settings, device, network, source, replica=replica)
 

@@ -4,6 +4,7 @@ from harness.catalog import load, model
 from harness.catalog.own import is_own
 from harness.models.base import LossModel
 from harness.models.own import build as build_own
+from harness.models.own import import_function
 from harness.records.data import DataShape
 from harness.settings import Settings
 
@@ -18,3 +19,11 @@ def build_model(settings: Settings, shape: DataShape) -> LossModel:
     spec = model(settings.model)
     built: LossModel = load(spec.builder)(spec.preset(settings.preset).params, shape)
     return built
+
+
+def import_code(settings: Settings) -> None:
+    """Import what `build_model` needs. Raises SettingError as it does."""
+    if is_own(settings.model):
+        import_function(settings)
+    else:
+        load(model(settings.model).builder)

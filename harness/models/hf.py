@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from harness.errors import SettingError
 from harness.models.base import LossModel, mean_cross_entropy
+from harness.models.importing import outside_modes
 from harness.records.data import DataShape
 
 _ATTENTION = "stepscope_sdpa"
@@ -30,10 +31,12 @@ def _library() -> Any:
     which synchronizes with the device; a name without a mask function avoids that.
     """
     os.environ["HF_HUB_OFFLINE"] = "1"
-    import transformers
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    with outside_modes():
+        import transformers
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    transformers.AttentionInterface.register(_ATTENTION, sdpa_attention_forward)
+        # The library imports what an attribute names when it is read.
+        transformers.AttentionInterface.register(_ATTENTION, sdpa_attention_forward)
     return transformers
 
 

@@ -14,6 +14,7 @@ from harness.catalog.own import parse_own
 from harness.catalog.own_code import load_own
 from harness.errors import SettingError, StepscopeError
 from harness.models.base import LossModel
+from harness.models.importing import outside_modes
 from harness.settings import Settings
 
 
@@ -40,15 +41,25 @@ class OwnModel(LossModel):
         return value.reshape(())
 
 
+def import_function(settings: Settings) -> Callable[[Settings], Any]:
+    """Return the function that `settings.model` names. Raises SettingError when its file cannot be imported
+    or has no such function."""
+    own = parse_own(settings.model)
+    assert own is not None
+    with outside_modes():
+        function = load_own("model", own.file, own.attribute)
+    if not callable(function):
+        raise SettingError("model", f"{own.title} is no function; it has to take the settings.")
+    found: Callable[[Settings], Any] = function
+    return found
+
+
 def build(settings: Settings) -> OwnModel:
     """Build the model that `settings.model` names, on torch's default device. Raises SettingError when the
     function fails or returns something else than described above."""
     own = parse_own(settings.model)
     assert own is not None
-    function = load_own("model", own.file, own.attribute)
-    if not callable(function):
-        raise SettingError("model", f"{own.title} is no function; it has to take the settings.")
-    built = function(settings)
+    built = import_function(settings)(settings)
     model, loss = built if isinstance(built, tuple) and len(built) == 2 else (built, None)
     if not isinstance(model, nn.Module) or (loss is not None and not callable(loss)):
         raise SettingError(

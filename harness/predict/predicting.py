@@ -61,7 +61,7 @@ def predict(question: Question, context_bytes: int | None, meter: Meter | None =
         )
     except SettingError as error:
         return Impossible(str(error))
-    except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, ImportError) as error:
+    except Exception as error:  # noqa: BLE001  # A person's own model may raise anything.
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         return Impossible(f"This model cannot be traced without running it: {first}")
     return _prediction(question, traced, context_bytes)

@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from harness.data.source import shape_of
 from harness.models.base import LossModel
-from harness.models.building import build_model
+from harness.models.building import build_model, import_code
 from harness.predict.cuda_rules import cuda_rules
 from harness.predict.question import Question
 from harness.predict.recurrent import fuse_recurrent
@@ -201,6 +201,16 @@ def _writes_in_place(function: OpOverload) -> bool:
     return name.endswith("_") and not name.startswith("_") and torch.Tag.pointwise in function.tags
 
 
+@cache
+def _tracing_mode() -> FakeTensorMode:
+    """Return the mode of all traces of this process. A person's own code may keep a tensor from one trace to
+    the next, which another mode would refuse; real ones are those that its modules made."""
+    # CUDA builds of torch (seen with 2.14 and 2.15) whose first backward pass is under such a mode compute no
+    # gradients in a forked process, such as the one that measures kernels.
+    torch.ones(1, requires_grad=True).sum().backward()
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
 def trace(question: Question) -> Trace:
     """Build the model of `question` and take two steps. Nothing is computed and no tensor has memory. Raises
     SettingError, and torch's errors if the model depends on computed values."""
@@ -216,7 +226,8 @@ def trace(question: Question) -> Trace:
     shape = shape_of(settings)
     is_cuda = question.kind is DeviceKind.CUDA
     rules = cuda_rules(autocast=settings.amp is not AmpMode.OFF) if is_cuda else nullcontext()
-    with FakeTensorMode(), watch, rules:
+    import_code(settings)  # Before the rules, of which it would keep the functions that it imports by name.
+    with _tracing_mode(), watch, rules:
         network = build_model(settings, shape)
         if is_cuda:
             fuse_recurrent(network)

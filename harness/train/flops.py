@@ -1,13 +1,15 @@
-"""Count of a sample's floating-point operations, once, before the model is built.
+"""Count of a sample's floating-point operations, once, when the model is built.
 
-The model is built a second time on torch's "meta" device, and one forward and one backward pass run under
-`FlopCounterMode`. Nothing is computed or allocated, and the count does not depend on the device's kernels:
-fused attention and fused recurrent kernels appear as matrix products. Attention is counted in full also where
-it is causal, as in PaLM (Chowdhery et al., 2022, appendix B).
+A model of the catalog is built a second time on torch's "meta" device, a person's own is copied to it, and
+one forward and one backward pass run under `FlopCounterMode`. Nothing is computed or allocated, and the count
+does not depend on the device's kernels: fused attention and fused recurrent kernels appear as matrix
+products. Attention is counted in full also where it is causal, as in PaLM (Chowdhery et al., 2022,
+appendix B).
 """
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -44,27 +46,53 @@ class Count(NamedTuple):
     uncounted: frozenset[str]
 
 
-def flops_rows(settings: Settings, shape: DataShape) -> list[FlopsRow]:
+def flops_rows(settings: Settings, shape: DataShape, own: LossModel | None = None) -> list[FlopsRow]:
     """FLOPs per sample with and without activation checkpointing, which may be switched live.
 
-    Raises what torch raises where the model needs values to know its shapes.
+    `own` is a person's own model, which is not built twice: its code would find itself on another device, and
+    what it stores in its modules and caches there would stay for the training. Raises what torch raises where
+    the model needs values to know its shapes, or tensors that are not its own.
     """
     ways = (False, True) if cataloged(settings.model).can_checkpoint else (False,)
     decided = json.dumps({name: getattr(settings, name) for name in DECIDING})
     rows = []
     for checkpointing in ways:
         begun_ns = perf_counter_ns()
-        count = count_sample(settings, shape, checkpointing)
+        network = _built_on_meta(settings, shape) if own is None else _copied_to_meta(own)
+        count = count_sample(network, shape, checkpointing)
         uncounted = json.dumps(sorted(count.uncounted))
         took_ns = perf_counter_ns() - begun_ns
         rows.append(FlopsRow(int(checkpointing), count.flops, uncounted, _BATCH, decided, took_ns))
     return rows
 
 
-def count_sample(settings: Settings, shape: DataShape, checkpointing: bool) -> Count:
-    """Count the operations of one sample, forward and backward."""
+def prepare_counting() -> None:
+    """Count a layer, for what torch imports and keeps at the first count. It would else be part of the memory
+    of a run, where that is measured from before the count."""
+    with torch.device("meta"), FlopCounterMode(display=False):
+        nn.Linear(1, 1)(torch.empty(1, 1)).sum().backward()
+
+
+def _built_on_meta(settings: Settings, shape: DataShape) -> LossModel:
     with torch.random.fork_rng(devices=()), torch.device("meta"):
-        network = build_model(settings, shape)
+        return build_model(settings, shape)
+
+
+def _copied_to_meta(network: LossModel) -> LossModel:
+    """Return a copy of `network` in which all of its tensors are on the meta device."""
+    copies: dict[int, Any] = {}
+    for module in network.modules():
+        own = (*module._parameters.values(), *module._buffers.values(), *vars(module).values())
+        for tensor in own:
+            if isinstance(tensor, Tensor):
+                empty = torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)
+                is_parameter = isinstance(tensor, nn.Parameter)
+                copies[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
+    return deepcopy(network, copies)
+
+
+def count_sample(network: LossModel, shape: DataShape, checkpointing: bool) -> Count:
+    """Count the operations of one sample, forward and backward; `network` is on the meta device."""
     network.checkpointing = checkpointing
     if any(isinstance(module, nn.RNNBase) for module in network.modules()):
         short = [count(network, shape._replace(sequence_length=tokens)) for tokens in _SHORT_TOKENS]
@@ -80,7 +108,8 @@ def count(network: LossModel, shape: DataShape, batch_size: int = _BATCH) -> Cou
     inputs, targets = _batch(shape, batch_size)
     collector = _UncountedCollector()
     counter = FlopCounterMode(display=False)
-    with sdpa_kernel(SDPBackend.MATH), collector, counter:  # The counter on top decomposes operations first.
+    # A person's own model may draw numbers. The counter on top decomposes operations first.
+    with torch.random.fork_rng(devices=()), sdpa_kernel(SDPBackend.MATH), collector, counter:
         network(inputs, targets).backward()
     return Count(counter.get_total_flops() / batch_size, frozenset(collector.uncounted))
 

@@ -3,6 +3,8 @@
 import json
 import pickle
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from harness.catalog.own import absolute_key, digest, parse_own
 from harness.data.source import open_source, shape_of
 from harness.errors import SettingError, StepscopeError
 from harness.models.building import build_model
-from harness.predict.answer import Prediction, Target
+from harness.predict.answer import Impossible, Prediction, Target
 from harness.predict.predicting import predict
 from harness.predict.question import Question
 from harness.records.data import DataKind, TensorShape
@@ -24,6 +26,7 @@ from harness.settings import Settings
 from harness.settings.resolve import check_fit, resolve
 from harness.store.home import Home
 from harness.store.reader import LogReader
+from harness.train.flops import flops_rows
 from tests.warm_start import WarmProcess
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -148,6 +151,90 @@ def test_an_own_model_trains_with_its_settings_recorded(tmp_path: Path) -> None:
         run = reader.run()
         assert (run.state, reader.extent().last) == (RunState.FINISHED, 6)
         assert json.loads(run.settings)["model"] == f"{MODEL}:build"
+
+
+_WITH_TENSORS = """
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import nn
+
+SCALE = torch.tensor([1.0, 2.0, 3.0])
+
+@lru_cache
+def offset(count):
+    return torch.ones(count)
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(12, 3)
+
+    def forward(self, inputs):
+        return self.linear(inputs) * SCALE + offset(3)
+
+def build(settings):
+    import made_late
+    with Path(__file__).with_name("calls").open("a") as calls:
+        calls.write("built ")
+    return Scaled(), lambda outputs, targets: nn.functional.cross_entropy(outputs * made_late.FACTOR, targets)
+
+def build_wrong(settings):
+    assert settings.batch_size > 100, "too small"
+"""
+
+
+@pytest.fixture
+def with_tensors(tmp_path: Path) -> Iterator[str]:
+    """The file of a model whose module, a cache, and a module that it imports late have tensors."""
+    (tmp_path / "with_tensors.py").write_text(_WITH_TENSORS)
+    (tmp_path / "made_late.py").write_text("import torch\n\nFACTOR = torch.tensor(2.0)\n")
+    yield f"{tmp_path}/with_tensors.py"
+    sys.modules.pop("made_late", None)
+    sys.path[:] = [folder for folder in sys.path if folder != str(tmp_path)]
+
+
+def test_a_model_with_tensors_outside_of_it_is_predicted_again_and_again(with_tensors: str) -> None:
+    for size in (16, 32, 16):
+        settings = own(batch_size=size).model_copy(update={"model": f"{with_tensors}:build"})
+        answer = predict(Question.of(settings, Target(DeviceKind.CPU, "the CPU")), None)
+        assert isinstance(answer, Prediction), answer
+
+
+def test_what_a_persons_code_raises_ends_no_prediction(with_tensors: str) -> None:
+    settings = own(batch_size=16).model_copy(update={"model": f"{with_tensors}:build_wrong"})
+    answer = predict(Question.of(settings, Target(DeviceKind.CPU, "the CPU")), None)
+    assert isinstance(answer, Impossible)
+    assert "too small" in answer.reason
+
+
+@pytest.mark.slow
+def test_a_model_with_tensors_outside_of_it_trains_and_is_built_once(
+    tmp_path: Path, with_tensors: str
+) -> None:
+    settings = own(batch_size=4, max_steps=6).model_copy(update={"model": f"{with_tensors}:build"})
+    folder = Home(tmp_path).create(None, settings, 0)
+    assert WarmProcess(folder).wait(60) == 0
+    with LogReader(folder.log) as reader:
+        assert (reader.run().state, reader.extent().last) == (RunState.FINISHED, 6)
+    assert Path(with_tensors).with_name("calls").read_text() == "built "
+
+
+def test_the_operations_of_an_own_model_are_counted_on_a_copy() -> None:
+    settings = own(batch_size=4)
+    shape = open_source(settings).shape
+    network = build_model(settings, shape)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    state = torch.get_rng_state()
+    rows = flops_rows(settings, shape, network)
+    assert torch.equal(torch.get_rng_state(), state)
+    weights = 12 * 16 + 16 * 3
+    # Two operations for each weight forward; backward as many for the gradients of the weights, and for those
+    # of the second layer's inputs.
+    assert rows[0].flops_per_sample == 2 * (2 * weights + 16 * 3)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert all(weight.grad is None for weight in network.parameters())
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "your-own-training.md"
