@@ -7,9 +7,9 @@ dashboard and `stepscope models` never load torch.
 import difflib
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+from harness.catalog.packages import obstacle
 from harness.errors import SettingError
 from harness.records.data import DataKind
 
@@ -67,9 +67,8 @@ class ModelSpec(NamedTuple):
     @property
     def missing(self) -> str | None:
         """The reason that this model is unavailable, or None."""
-        if self.requires is None or find_spec(self.requires) is not None:
-            return None
-        return f"{self.title} needs the package {self.requires!r}: pip install 'stepscope[hf]'"
+        reason = None if self.requires is None else obstacle(self.requires)
+        return None if reason is None else f"{self.title} {reason}"
 
     def preset(self, name: str) -> Preset:
         """Return the preset `name`; raises SettingError."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness import catalog
-from harness.catalog import DATA, MODELS, data, model, spec
+from harness.catalog import DATA, MODELS, data, model, packages
 from harness.catalog.first_run import default_model
 from harness.errors import SettingError
 from harness.records.data import DataKind
@@ -153,9 +153,23 @@ def test_checkpointing_needs_a_model_that_can() -> None:
 
 
 def test_a_model_of_an_absent_library_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spec, "find_spec", lambda name: None if name == "transformers" else find_spec(name))
+    monkeypatch.setattr(
+        packages, "find_spec", lambda name: None if name == "transformers" else find_spec(name)
+    )
     assert "pip install 'stepscope[hf]'" in str(refusal(model="hf-gpt2"))
     check_fit(resolve({"model": "transformer"}))
+
+
+@pytest.mark.parametrize("installed", ["4.57.6", "5.0.0rc1"])
+def test_a_model_of_a_library_that_is_too_old_says_which_version_it_needs(
+    monkeypatch: pytest.MonkeyPatch, installed: str
+) -> None:
+    monkeypatch.setattr(packages, "installed_version", lambda _package: installed)
+    message = str(refusal(model="hf-gpt2"))
+    assert f"needs transformers 5.1 or newer, not {installed}: pip install -U" in message
+    for newer in ("5.1.0", "5.10.0", None):
+        monkeypatch.setattr(packages, "installed_version", lambda _package, newer=newer: newer)
+        check_fit(resolve({"model": "hf-gpt2"}))
 
 
 def test_every_kind_of_data_has_a_source_without_a_path() -> None:

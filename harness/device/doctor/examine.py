@@ -4,11 +4,11 @@ import os
 import platform
 import sqlite3
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 import torch
 
+from harness.catalog.packages import installed_version, obstacle
 from harness.device.accelerator import is_rocm
 from harness.device.cpu import facts as cpu_facts
 from harness.device.cpu.heap import open_heap
@@ -150,7 +150,8 @@ def _check_transformers() -> Check:
     if find_spec("transformers") is None:
         advice = "For models such as hf-gpt2 and hf-bert: pip install 'stepscope[hf]'."
         return Check("transformers", Status.UNAVAILABLE, "not installed", advice)
-    try:
-        return Check("transformers", Status.OK, version("transformers"))
-    except PackageNotFoundError:
-        return Check("transformers", Status.OK, "installed, version unknown")
+    number = installed_version("transformers") or "installed, version unknown"
+    reason = obstacle("transformers")
+    if reason is not None:
+        return Check("transformers", Status.UNAVAILABLE, number, f"A model such as hf-gpt2 {reason}.")
+    return Check("transformers", Status.OK, number)
