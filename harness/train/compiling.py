@@ -16,9 +16,19 @@ ALL_GRAPHS = 4_096
 
 def allow_recompiling() -> None:
     """Let a function have `GRAPHS` graphs: beyond its limit torch runs it uncompiled, and only logs that."""
-    config: Any = import_module("torch._dynamo.config")  # Takes a second, and nothing else needs it.
     for name, least in (("recompile_limit", GRAPHS), ("accumulated_recompile_limit", ALL_GRAPHS)):
-        setattr(config, name, max(getattr(config, name), least))
+        name = limit_name(name)
+        limit = limit_name(name)
+        setattr(_config(), limit, max(getattr(_config(), limit), least))
+
+
+def limit_name(name: str) -> str:
+    """Return the installed torch's name of a limit of its compiler: before 2.7 it had another one."""
+    return name if hasattr(_config(), name) else name.replace("recompile", "cache_size")
+
+
+def _config() -> Any:
+    return import_module("torch._dynamo.config")  # Takes a second, and nothing else needs it.
 
 
 def compiled(model: torch.nn.Module) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._dynamo import config, testing
 
 from harness.settings.spec import change
+from harness.train.compiling import limit_name
 from harness.watch.compiler import watching_compiler
 from tests.train_factories import a_step, a_workload
 
@@ -23,7 +24,7 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
-    with config.patch(recompile_limit=2):  # A lower one than torch's 8 is reached sooner.
+    with config.patch({limit_name("recompile_limit"): 2}):  # A lower one than torch's 8 is reached sooner.
         yield
     torch._dynamo.reset()
 
@@ -51,12 +52,12 @@ def test_a_function_that_is_compiled_no_more_is_named() -> None:
 
     function: Any = torch.compile(forward, backend="eager")
     message: list[str] = []
-    with config.patch(recompile_limit=2), watching_compiler(message.append):
+    with config.patch({limit_name("recompile_limit"): 2}), watching_compiler(message.append):
         for way in "abcde":
             function(torch.ones(2), way)
     (text,) = message
     assert text.startswith("forward (tests/unit/test_compiling.py:")
     assert "runs uncompiled from now on" in text
-    with config.patch(recompile_limit=2):
+    with config.patch({limit_name("recompile_limit"): 2}):
         function(torch.ones(2), "f")
     assert len(message) == 1

@@ -200,6 +200,8 @@ def test_devices_are_listed_by_uuid_and_name() -> None:
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_field_numbers_are_the_installed_modules(name: str) -> None:
+    if not hasattr(pynvml, name):
+        pytest.skip(f"{name} is newer than the installed pynvml")
     assert getattr(pynvml, name) == FIELDS[name]
 
 

@@ -13,7 +13,7 @@ from harness.profiling.cupti import TEARDOWN, missing_kernels_reason, prepare
 from harness.profiling.events import Event, Role, read
 from harness.profiling.frames import shown
 from harness.profiling.nesting import OperatorSum, ProfileSums, SelfSum, sum_events, union_ns
-from harness.profiling.rows import MOST_MODULES, MOST_OPERATORS, MOST_STACKS, around, rows
+from harness.profiling.rows import MOST_MODULES, MOST_OPERATORS, MOST_STACKS, NO_LINES, around, rows
 from harness.records.profile import OperatorKind
 from harness.settings.profile_steps import parse_profile_at
 
@@ -180,8 +180,17 @@ def many(count: int) -> ProfileSums:
     for number in range(count):
         sums.operators[f"aten::mm_{number}", False] = OperatorSum(1, 10 + number, 10 + number)
         sums.modules[f"a{number % 7}.b{number}.c", "forward"] = SelfSum(1, 10 + number, 0)
-        sums.stacks[f"f{number}", "aten::mm"] = SelfSum(1, 10 + number, 0)
+        sums.stacks[f"f.py:{number} f", "aten::mm"] = SelfSum(1, 10 + number, 0)
     return sums
+
+
+def test_stacks_without_a_line_of_python_say_so() -> None:
+    sums = many(0)
+    sums.stacks["AddmmBackward0", "aten::mm"] = SelfSum(1, 10, 0)
+    assert rows(1, sums, {}, False, with_memory=False, with_stacks=True).left_out == [NO_LINES]
+    assert rows(1, sums, {}, False, with_memory=False, with_stacks=False).left_out == []
+    sums.stacks["train.py:3 main", "aten::mm"] = SelfSum(1, 10, 0)
+    assert rows(1, sums, {}, False, with_memory=False, with_stacks=True).left_out == []
 
 
 def test_what_is_too_much_is_summed_up_and_said() -> None:

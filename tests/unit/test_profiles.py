@@ -13,6 +13,7 @@ from harness.analysis.profiles import by_kind
 from harness.profiling.nesting import sum_events
 from harness.profiling.options import ProfileOptions
 from harness.profiling.ranges import Ranges
+from harness.profiling.rows import NO_LINES
 from harness.profiling.window import ProfilerWindow
 from harness.records.profile import (
     OperatorKind,
@@ -191,7 +192,8 @@ def test_memory_and_stacks_are_recorded_when_they_are_asked_for(run: Run) -> Non
     assert (row.with_memory, row.with_stacks) == (1, 1)
     assert any((op.self_bytes or 0) > 0 for op in run.journal.of(ProfileOpRow))
     stacks = run.journal.of(ProfileStackRow)
-    assert any(re.search(r"models/mlp.py:\d+ forward\naten::", stack.stack) for stack in stacks)
+    if NO_LINES not in row.left_out:
+        assert any(re.search(r"models/mlp.py:\d+ forward\naten::", stack.stack) for stack in stacks)
     assert any("AddmmBackward0\naten::mm" in stack.stack for stack in stacks)
     assert not any("harness/profiling" in stack.stack for stack in stacks)
 

@@ -239,7 +239,8 @@ def test_losses_are_bit_identical_after_a_return_to_the_scripts_mode(tmp_path: P
 
 def test_a_region_for_another_device_is_left_alone() -> None:
     autocast = ScriptAutocast("cuda")
-    with torch.autocast("cpu", dtype=torch.bfloat16) as region:
+    region = torch.autocast("cpu", dtype=torch.bfloat16)
+    with region:
         autocast.forward_began(is_training=True)
         assert autocast.region_entered(region) is None
     assert autocast.own_mode is AmpMode.OFF
