@@ -9,6 +9,9 @@ from typing import Any
 
 from harness.errors import SettingError
 
+# Names of a file in an error message.
+_MOST_NAMES = 12
+
 
 def load_own(setting: str, file: Path, attribute: str) -> Any:
     """Return `attribute` of the Python file. Its folder is put on the path, for imports of its neighbors, and
@@ -20,8 +23,17 @@ def load_own(setting: str, file: Path, attribute: str) -> Any:
     try:
         return getattr(module, attribute)
     except AttributeError:
-        names = ", ".join(name for name in vars(module) if not name.startswith("_")) or "nothing"
-        raise SettingError(setting, f"{file} has no {attribute!r}; it defines {names}.") from None
+        names = [name for name, value in vars(module).items() if _is_made_in(module, name, value)]
+        defined = ", ".join(names[:_MOST_NAMES]) or "nothing"
+        rest = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        raise SettingError(setting, f"{file} has no {attribute!r}; it defines {defined}{rest}.") from None
+
+
+def _is_made_in(module: ModuleType, name: str, value: object) -> bool:
+    """Return whether a public name of `module` is for something else than what it imports."""
+    if name.startswith("_") or isinstance(value, ModuleType):
+        return False
+    return not callable(value) or getattr(value, "__module__", None) == module.__name__
 
 
 def _module(setting: str, file: Path) -> ModuleType:

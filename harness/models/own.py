@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from harness.catalog.own import parse_own
 from harness.catalog.own_code import load_own
@@ -67,6 +68,13 @@ def build(settings: Settings) -> OwnModel:
             f"{own.title} returned {type(built).__name__}; it has to return a torch.nn.Module, or a pair of "
             "a module and a loss function.",
         )
+    for name, weight in model.named_parameters():
+        if isinstance(weight, UninitializedParameter):
+            raise SettingError(
+                "model",
+                f"{own.title} returned a model without the size of {name}, of a lazy module; call it once in "
+                "the function, with a batch of zeros.",
+            )
     device = torch.get_default_device()
     if any(weight.device.type != device.type for weight in model.parameters()):
         model.to(device)

@@ -7,6 +7,7 @@ products. Attention is counted in full also where it is causal, as in PaLM (Chow
 appendix B).
 """
 
+import gc
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -63,6 +64,8 @@ def flops_rows(settings: Settings, shape: DataShape, own: LossModel | None = Non
         uncounted = json.dumps(sorted(count.uncounted))
         took_ns = perf_counter_ns() - begun_ns
         rows.append(FlopsRow(int(checkpointing), count.flops, uncounted, _BATCH, decided, took_ns))
+    if own is not None:
+        gc.collect()  # Copies of modules are cycles, and the run's memory is already measured.
     return rows
 
 

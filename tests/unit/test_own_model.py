@@ -113,6 +113,24 @@ def test_a_loss_that_is_no_scalar_is_named() -> None:
         build_model(settings, source.shape)(*source.fetch(np.arange(2)))
 
 
+def test_a_name_that_is_missing_lists_those_that_the_file_makes(tmp_path: Path) -> None:
+    file = tmp_path / "many.py"
+    functions = "\n".join(f"def build_{number}(settings): ..." for number in range(20))
+    file.write_text(f"import torch\nfrom torch import nn\nfrom pathlib import Path\n{functions}\n")
+    with pytest.raises(SettingError, match=r"it defines build_0, build_1, .*, build_11 and 8 more") as caught:
+        build_model(own().model_copy(update={"model": f"{file}:bulid"}), open_source(own()).shape)
+    assert "torch" not in str(caught.value)
+
+
+def test_a_lazy_module_without_its_size_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "lazy.py"
+    file.write_text(
+        "from torch import nn\n\ndef build(settings):\n    return nn.Sequential(nn.LazyLinear(3))\n"
+    )
+    with pytest.raises(SettingError, match=r"without the size of 0\.weight, of a lazy module; call it once"):
+        build_model(own().model_copy(update={"model": f"{file}:build"}), open_source(own()).shape)
+
+
 def test_a_file_that_fails_on_import_is_named_with_its_error(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
     settings = resolve({"model": f"{tmp_path}/broken.py:build", "data": "digits", "device": "cpu"})
