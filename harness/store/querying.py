@@ -3,6 +3,7 @@
 import math
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -90,6 +91,16 @@ class Queries:
             raise LogDamagedError(
                 f"{self.shown_path} is damaged ({printable(' '.join(verdict.split()))}); {_DAMAGED_ADVICE}"
             )
+
+    @contextmanager
+    def at_one_moment(self) -> Iterator[None]:
+        """Have the queries of the context read the log as it is at the first one, whatever is written
+        meanwhile. Keep it short: it pins the write-ahead log."""
+        self.numbers("BEGIN")
+        try:
+            yield
+        finally:
+            self.numbers("ROLLBACK")
 
     def close(self) -> None:
         """Close the log. Idempotent."""

@@ -6,6 +6,7 @@ time limits: see `harness.store.limits`.
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -125,6 +126,10 @@ class LogReader(Closing):
         self.script = ScriptLog(self._queries, self._version)
         self.tables = TablePages(self._queries, self._version)
         self.telemetry = TelemetryLog(self._queries, self._version)
+
+    def at_one_moment(self) -> AbstractContextManager[None]:
+        """Have what is read in the context be that of one moment, while the run goes on."""
+        return self._queries.at_one_moment()
 
     def run(self) -> RunRow:
         """Return the run's row, with its last recorded state."""
@@ -322,15 +327,12 @@ class LogReader(Closing):
     def _read_version(self) -> int:
         """Return the version of the log. Raises LogMissingError, LogForeignError or LogNewerError."""
         queries, path = self._queries, self._queries.shown_path
-        queries.numbers("BEGIN")  # A run may create its tables between two queries.
-        try:
+        with queries.at_one_moment():  # A run may create its tables between two queries.
             application_id = queries.numbers("PRAGMA application_id")[0][0]
             version: int = queries.numbers("PRAGMA user_version")[0][0]
             tables = queries.numbers("SELECT count(*) FROM sqlite_schema")[0][0]
             if application_id == LOG_APPLICATION_ID:
                 queries.check_schema()
-        finally:
-            queries.numbers("ROLLBACK")
         if application_id != LOG_APPLICATION_ID:
             if not tables:
                 raise LogMissingError(f"{path} is still empty; try again in a moment.")

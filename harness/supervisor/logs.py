@@ -116,7 +116,8 @@ def read_log(path: Path, before: LogFacts | None = None) -> LogFacts:
     """Read the facts of the log at `path`; empty if it is missing, with a problem if it cannot be read.
     `before` are earlier facts of the same file: then only newer steps are read."""
     try:
-        with LogReader(path, total_limit_s=_LIMIT_S) as reader:
+        # At different moments the steps that the totals lack would be taken for missing ones, also later.
+        with LogReader(path, total_limit_s=_LIMIT_S) as reader, reader.at_one_moment():
             extent, recent = reader.extent(), reader.recent_steps(RECENT_STEPS)
             totals = _totals(reader, extent, before)
             return LogFacts(

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.store.appender import LogAppender
+from harness.store.reader import LogReader, StepExtent
 from harness.supervisor.logs import read_log
-from tests.store_factories import a_step, write_log
+from tests.store_factories import a_run, a_step, write_log
 
 MIB = 2**20
 
@@ -22,3 +24,24 @@ def test_the_highest_peak_is_never_below_what_was_allocated(
     ]
     facts = read_log(write_log(tmp_path / "log.sqlite3", sized))
     assert facts.peak_allocated_bytes == (None if message is None else message * MIB)
+
+
+def test_steps_that_arrive_while_it_is_read_are_not_missing_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extent = LogReader.extent
+    with LogAppender(tmp_path / "log.sqlite3", a_run("run", "mlp-1")) as appender:
+        appender.append([a_step(step) for step in range(1, 11)])
+
+        def extent_before_more(reader: LogReader) -> StepExtent:
+            found = extent(reader)
+            monkeypatch.setattr(LogReader, "extent", extent)
+            appender.append([a_step(step) for step in range(11, 21)])
+            return found
+
+        monkeypatch.setattr(LogReader, "extent", extent_before_more)
+        first = read_log(tmp_path / "log.sqlite3")
+        assert (first.logged_step, first.logged_steps, first.last_step) == (10, 10, 10)
+        appender.append([a_step(21)])
+        second = read_log(tmp_path / "log.sqlite3", first)
+        assert (second.logged_step, second.logged_steps, second.last_step) == (21, 21, 21)
