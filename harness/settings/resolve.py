@@ -160,4 +160,4 @@ def _check_abilities(spec: ModelSpec, settings: Settings) -> None:
             continue
         reason = no_effect_reason(setting, spec)
         if reason is not None:
-            raise SettingError(setting.name, f"{setting.name} does nothing for {spec.key}: {reason}")
+            raise SettingError(setting.name, f"{setting.name} does nothing for {spec.title}: {reason}")

@@ -257,7 +257,8 @@ class Workload:
         shape = self._source.shape
         image = shape.is_image
         if settings.channels_last and not image:
-            raise SettingError("channels_last", "channels_last is for images; this run trains on text.")
+            data = "text" if shape.inputs is None else "a dataset of its own"
+            raise SettingError("channels_last", f"channels_last is for images; this run trains on {data}.")
         if settings.optimizer_impl is not self.settings.optimizer_impl:
             self._optimizer = rebuilt_optimizer(self._optimizer, settings, self.model)
         if image and (settings.channels_last or self.settings.channels_last):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+from harness.catalog.own import is_own
 from harness.settings import Settings
 from harness.settings.resolve import resolve
 from harness.settings.spec import SPECS, ValueKind, change, change_title
@@ -128,11 +129,15 @@ def winner_settings(tune: Tune) -> Settings:
 def command_line(settings: Settings) -> str:
     """Return the command that starts a run with `settings`."""
     chosen = settings.model_dump(mode="json")
-    implied = resolve({"model": settings.model, "preset": settings.preset}) if settings.preset else settings
-    defaults = implied.model_dump(mode="json")
-    words = ["stepscope", "run", "--model", settings.model, "--preset", settings.preset]
+    named = {"model": settings.model, "preset": settings.preset}
+    if is_own(settings.model):
+        named["data"] = settings.data  # Such a model has no data by default.
+    defaults = (resolve(named) if settings.preset else settings).model_dump(mode="json")
+    words = ["stepscope", "run"]
+    for name, value in named.items():
+        words += [f"--{name}", value]
     for name, value in chosen.items():
-        if name in ("model", "preset") or value == defaults[name]:
+        if name in named or value == defaults[name]:
             continue
         spec = SPECS[name]
         if spec.kind is ValueKind.BOOL:

@@ -1,7 +1,9 @@
 """The results of a tune: ranking, Pareto front, waterfall, winner."""
 
+import shlex
 from collections.abc import Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from harness.cli import build_parser
 from harness.cli.arguments import settings_of
 from harness.cli.tuning import row_cells
+from harness.settings.resolve import resolve
 from harness.tune.document import tune_json
 from harness.tune.results import (
     NOT_COMPARED,
@@ -20,6 +23,8 @@ from harness.tune.results import (
 )
 from harness.tune.rows import TrialStage, TuneState
 from tests.tune_factories import PEAK_BYTES, a_tune, completed
+
+OWN = Path(__file__).parents[1] / "scripts"
 
 
 def machine(changes: Mapping[str, Any]) -> tuple[float, float]:
@@ -89,6 +94,15 @@ def test_the_command_of_the_winner_has_its_settings() -> None:
     assert words[:2] == ["stepscope", "run"]
     arguments = build_parser().parse_args(words[1:])
     assert settings_of(arguments, {}) == best
+
+
+def test_the_command_of_a_model_of_ones_own_names_its_dataset() -> None:
+    best = resolve(
+        {"model": f"{OWN}/own_model.py:build", "data": f"{OWN}/own_data.py:dataset", "amp": "bf16"}
+    )
+    words = shlex.split(command_line(best))
+    assert settings_of(build_parser().parse_args(words[1:]), {}) == best
+    assert words.count("--data") == 1
 
 
 def test_the_document_has_the_ranking_the_winner_and_all_comparisons() -> None:
