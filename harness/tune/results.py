@@ -156,7 +156,8 @@ def batch_sentence(tune: Tune) -> str:
     if ooms:
         measured += f" Memory ran out at {min(ooms):,}."
     if tune.largest_batch is None:
-        return f"The largest batch is not known: {tune.limit_words or 'no prediction'}.{measured}"
+        fits = f" that fits into {tune.limit_words}" if tune.limit_words else ""
+        return f"The largest batch{fits} was not predicted.{measured}"
     most = min([safe_batch(tune.largest_batch), *(size - 1 for size in ooms)])
     return (
         f"Largest safe batch: {most:,}, 10 % below the {tune.largest_batch:,} that the prediction fits into "

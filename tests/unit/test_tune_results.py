@@ -88,6 +88,13 @@ def test_a_batch_without_memory_is_a_row_of_the_ranking() -> None:
     assert "Largest safe batch: 63" in batch_sentence(done)
 
 
+def test_a_batch_without_a_prediction_has_the_limit_and_no_number() -> None:
+    unknown = DONE._replace(largest_batch=None)
+    sentence = batch_sentence(unknown)
+    assert sentence.startswith("The largest batch that fits into the memory of a CPU was not predicted.")
+    assert batch_sentence(unknown._replace(limit_words="")).startswith("The largest batch was not predicted.")
+
+
 def test_the_command_of_the_winner_has_its_settings() -> None:
     best = winner_settings(DONE)
     words = command_line(best).split()
