@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dashboard.data.runs import home, supervisor
+from harness.catalog.own import model_and_size
 from harness.errors import HomeError
 from harness.settings import Settings
 from harness.tune.folder import TuneFolder, tunes
@@ -36,7 +37,7 @@ def _title(folder: TuneFolder) -> str:
         return folder.tune_id
     settings = tune.baseline
     device = settings.device if tune.device is None else tune.device.name
-    return f"{settings.model} {settings.preset} on {device} · {folder.tune_id}"
+    return f"{model_and_size(settings.model, settings.preset)} on {device} · {folder.tune_id}"
 
 
 def view_tune(tune_id: str) -> TuneView | None:

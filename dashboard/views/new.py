@@ -20,6 +20,7 @@ from harness.records.run import AmpMode, DeviceFacts
 from harness.settings.declaration import Group, Need
 from harness.settings.resolve import no_effect_reason
 from harness.settings.spec import SPECS, SettingSpec
+from harness.store.home import name_stem
 
 _HEAD = frozenset(new_run.HEAD_SETTINGS)
 
@@ -195,8 +196,8 @@ def _start(model: ModelSpec) -> str:
         "Name",
         key=state.NEW_NAME,
         max_chars=120,
-        placeholder=f"{model.key}-1, {model.key}-2, …",
-        help="Any text. If empty, the model's key and a number.",
+        placeholder=f"{name_stem(model.key)}-1, {name_stem(model.key)}-2, …",
+        help="Any text. If empty, that of the model and a number.",
     )
     st.button(
         "Starting…" if state.is_starting() else "Start",

@@ -10,6 +10,7 @@ from dashboard.data import tunes
 from dashboard.data.runs import read_only
 from dashboard.views.tune_form import tune_form
 from harness import words
+from harness.catalog.own import model_and_size
 from harness.errors import StepscopeError
 from harness.tune.launch import MORE_BUDGET_S, needs_budget
 from harness.tune.planning import unmeasured
@@ -115,7 +116,7 @@ def _progress_text(tune: Tune) -> str:
 def _summary(tune: Tune) -> None:
     settings = tune.baseline
     device = words.NOT_AVAILABLE if tune.device is None else tune.device.name
-    baseline = f"{settings.model} {settings.preset}, batch {settings.batch_size}, on {device}"
+    baseline = f"{model_and_size(settings.model, settings.preset)}, batch {settings.batch_size}, on {device}"
     st.caption(plain(f"Baseline: {baseline}. {batch_sentence(tune)}"))
 
 

@@ -40,6 +40,12 @@ def parse_own(key: str) -> OwnObject | None:
     return OwnObject(Path(file), attribute)
 
 
+def model_and_size(model: str, preset: str) -> str:
+    """Return "cnn laptop"; of a person's own model, which has one size, the name without folders."""
+    own = parse_own(model)
+    return f"{model} {preset}" if own is None else own.title
+
+
 def is_own(key: str) -> bool:
     """Return whether `key` names a person's own model or dataset."""
     return parse_own(key) is not None

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from harness.catalog.own import model_and_size
 from harness.errors import SettingError
 from harness.files.plain_json import json_object
 from harness.settings import Settings
@@ -31,7 +32,7 @@ class RecordedSettings(NamedTuple):
     @property
     def title(self) -> str | None:
         """Model and size: "cnn laptop"; None for a script's run."""
-        return None if self.complete is None else f"{self.values.model} {self.values.preset}"
+        return None if self.complete is None else model_and_size(self.values.model, self.values.preset)
 
     def get(self, name: str) -> Any:
         """Return the value of a setting; None if the run does not have it."""

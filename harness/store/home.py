@@ -191,8 +191,6 @@ class Home:
 
         Raises UsageError when the name is taken or not usable, HomeError when the home cannot be written.
         """
-        own = parse_own(settings.model)
-        stem = settings.model if own is None else printable(own.file.stem)[:_LONGEST_STEM]
         request = RunRequest(
             "",
             "",
@@ -202,7 +200,7 @@ class Home:
             remote=remote,
             part=part,
         )
-        return self._create(name, stem, request)
+        return self._create(name, name_stem(settings.model), request)
 
     def create_for_script(
         self,
@@ -303,6 +301,12 @@ def _is_folder(path: str | Path) -> bool:
         return False
     except OSError:
         return True
+
+
+def name_stem(model: str) -> str:
+    """Return what the names of runs of a model begin with: its key, or the name of a person's own file."""
+    own = parse_own(model)
+    return model if own is None else printable(own.file.stem)[:_LONGEST_STEM]
 
 
 def _free_name(stem: str, names: set[str]) -> str:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from harness.catalog import data, model
-from harness.catalog.own import absolute_key, digest, parse_own
+from harness.catalog.own import absolute_key, digest, model_and_size, parse_own
 from harness.data.source import open_source, shape_of
 from harness.errors import SettingError, StepscopeError
 from harness.models.building import build_model
@@ -24,7 +24,7 @@ from harness.records.data import DataKind, TensorShape
 from harness.records.run import DeviceKind, RunState
 from harness.settings import Settings
 from harness.settings.resolve import check_fit, resolve
-from harness.store.home import Home
+from harness.store.home import Home, name_stem
 from harness.store.reader import LogReader
 from harness.train.flops import flops_rows
 from tests.warm_start import WarmProcess
@@ -145,6 +145,12 @@ def test_an_own_model_needs_samples_and_a_catalog_model_its_own_kind() -> None:
         own(data="synthetic")
     with pytest.raises(SettingError, match="yields samples of your own"):
         check_fit(resolve({"model": "cnn", "data": f"{DATA}:dataset"}))
+
+
+def test_an_own_model_is_named_without_its_folder_and_size() -> None:
+    assert model_and_size("cnn", "laptop") == "cnn laptop"
+    assert model_and_size("/nowhere/my_model.py:build", "laptop") == "my_model.py:build"
+    assert (name_stem("cnn"), name_stem("/nowhere/my_model.py:build")) == ("cnn", "my_model")
 
 
 def test_keys_of_files_are_described_without_importing_them() -> None:
