@@ -4,7 +4,8 @@ import gzip
 import os
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from harness.records.run import DeviceKind
 
 # Steps in which the profiler is on and records nothing, because of its own startup.
 WARM_UP_STEPS = 1
+_KINETO_LEVEL, _SILENT = "KINETO_LOG_LEVEL", "99"
 # The largest compressed trace that is stored.
 MOST_FILE_BYTES = 32 << 20
 
@@ -74,7 +76,8 @@ class ProfilerWindow:
         with warnings.catch_warnings():
             # Before torch 2.13 a start warns that events of earlier cycles are cleared; there is one cycle.
             warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
-            self._profile.start()
+            with nullcontext() if self._is_on_device else _silent_kineto():
+                self._profile.start()
         self._is_on = True  # To stop one that did not start ends the process.
 
     def end_step(self) -> None:
@@ -96,6 +99,20 @@ class ProfilerWindow:
         events = read(profiled.profiler.kineto_results.events(), self._is_on_device)
         size, cut = _write(profiled, self._path, self._most_bytes)
         self.result = ProfilerResult(events, size, cut)
+
+
+@contextmanager
+def _silent_kineto(environ: MutableMapping[str, str] = os.environ) -> Iterator[None]:
+    """Have Kineto print nothing, if it starts for the first time: it reads its level then. On the CPU it has
+    only to say that it starts and stops (torch 2.13), and that a build for CUDA found no GPU."""
+    if _KINETO_LEVEL in environ:
+        yield
+        return
+    environ[_KINETO_LEVEL] = _SILENT
+    try:
+        yield
+    finally:
+        del environ[_KINETO_LEVEL]
 
 
 def _write(profiled: Any, path: Path, most_bytes: int) -> tuple[int | None, str]:

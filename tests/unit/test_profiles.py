@@ -35,6 +35,7 @@ from harness.records.run import (
 )
 from harness.watch.boundary import TRANSITION_STEPS, WARM_UP_STEPS
 from tests.train_factories import CPU_FACTS, SteppedRun, a_command, a_device, a_step
+from tests.warm_start import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -375,3 +376,30 @@ def test_a_profile_and_a_snapshot_do_not_look_at_each_other(
     run.run(24)
     states = {ack.command_id.partition("-")[0]: ack.state for ack in run.journal.of(AckRow)}
     assert states == {first: CommandState.APPLIED, second: CommandState.REJECTED}
+
+
+_WINDOW = """
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from harness.profiling.options import ProfileOptions
+from harness.profiling.window import WARM_UP_STEPS, ProfilerWindow
+from harness.records.run import DeviceKind
+
+window = ProfilerWindow(ProfileOptions(steps=1), Path(sys.argv[1]) / "trace.json.gz", DeviceKind.CPU)
+window.start()
+for _ in range(WARM_UP_STEPS + 1):
+    torch.ones(2).sum()
+    window.end_step()
+window.stop()
+print(window.result is not None, "KINETO_LOG_LEVEL" in os.environ)
+"""
+
+
+@pytest.mark.slow
+def test_a_profile_prints_nothing_into_the_output_of_a_script(tmp_path: Path) -> None:
+    done = run_python("-c", _WINDOW, str(tmp_path))
+    assert (done.stdout, done.stderr) == ("True False\n", "")
