@@ -17,7 +17,6 @@ ALL_GRAPHS = 4_096
 def allow_recompiling() -> None:
     """Let a function have `GRAPHS` graphs: beyond its limit torch runs it uncompiled, and only logs that."""
     for name, least in (("recompile_limit", GRAPHS), ("accumulated_recompile_limit", ALL_GRAPHS)):
-        name = limit_name(name)
         limit = limit_name(name)
         setattr(_config(), limit, max(getattr(_config(), limit), least))
 

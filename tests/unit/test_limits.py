@@ -132,7 +132,7 @@ def test_a_list_of_ended_runs_opens_each_log_once(tmp_path: Path, monkeypatch: p
         write("steady", home, steps=40)
     supervisor = Supervisor(home)
     first = supervisor.runs()
-    assert (counts.opens, counts.queries) == (3, 3 * 14)
+    assert (counts.opens, counts.queries) == (3, 3 * 16)
     assert supervisor.runs() == first
     assert counts.opens == 3
 
