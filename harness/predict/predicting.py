@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from harness.catalog import model
+from harness.catalog.own import is_own
 from harness.data.text import STANDARD_LIBRARY_BYTES
 from harness.errors import SettingError
 from harness.predict.allocator import least_cap, replay
@@ -28,6 +29,8 @@ from harness.settings import Settings
 
 # Of an unrolled model: a trace of every time step would take minutes.
 _UNROLL_TOKENS = 32
+# Of torch and of libraries of models; a person's own code may raise anything.
+_TRACING_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, IndexError, ImportError)
 _NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
 _CUDA_CONTEXT = (
     "The CUDA context and the kernels loaded come on top, some 0.3 to 0.7 GiB by GPU and driver; they are "
@@ -61,7 +64,9 @@ def predict(question: Question, context_bytes: int | None, meter: Meter | None =
         )
     except SettingError as error:
         return Impossible(str(error))
-    except Exception as error:  # noqa: BLE001  # A person's own model may raise anything.
+    except Exception as error:
+        if not (is_own(question.settings.model) or isinstance(error, _TRACING_ERRORS)):
+            raise
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         return Impossible(f"This model cannot be traced without running it: {first}")
     return _prediction(question, traced, context_bytes)

@@ -29,10 +29,9 @@ def test_only_the_observers_guard_catches_everything() -> None:
             following = text[match.end() : match.end() + 400]
             if not re.match(r"(\n+[ ]+\S.*){1,6}?\n+[ ]+raise\b", following):
                 result.add(path.relative_to(ROOT).as_posix())
-    # The entries of a script's step have their guard inline; a launch passes on what a script raised, and a
-    # prediction answers with what a person's own model raised.
+    # The entries of a script's step have their guard inline; a launch passes on what a script raised.
     guards = {"watch/dispatch.py", "watch/guard.py", "attach/guard.py", "attach/entries.py"}
-    allowed = guards | {"attach/launch.py", "predict/predicting.py"}
+    allowed = guards | {"attach/launch.py"}
     assert result <= {f"harness/{module}" for module in allowed}, result
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from harness.catalog import MODELS
 from harness.data.source import open_source, shape_of
 from harness.models.base import LossModel
-from harness.predict import tracing
+from harness.predict import predicting, tracing
 from harness.predict.answer import CATEGORIES, Impossible, Prediction, Target
 from harness.predict.predicting import predict
 from harness.predict.question import Question
@@ -220,3 +220,14 @@ def test_shapes_of_text_are_those_of_the_sources(data: str, tmp_path: Path) -> N
     (tmp_path / "a.txt").write_text("some text " * 100)
     settings = resolve({"model": "transformer", "data": data, "data_path": str(tmp_path)})
     assert shape_of(settings) == open_source(settings).shape
+
+
+def test_an_error_that_no_model_of_the_catalog_raises_is_not_taken_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_question: object) -> None:
+        raise KeyError("a fault of the prediction")
+
+    monkeypatch.setattr(predicting, "trace", fail)
+    with pytest.raises(KeyError, match="a fault of the prediction"):
+        predicting.predict(Question.of(resolve({"model": "mlp"}), Target(DeviceKind.CPU, "the CPU")), None)
