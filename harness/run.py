@@ -42,7 +42,7 @@ from harness.store.folder import RunFolder, RunRequest
 from harness.store.folder_handle import FolderHandle
 from harness.store.inserts import Row
 from harness.store.liveness import Liveness
-from harness.train.flops import flops_rows, prepare_counting
+from harness.train.flops import flops_rows
 from harness.train.loop import train
 from harness.train.recovery import Recovery
 from harness.train.warming import warm_up
@@ -168,9 +168,7 @@ def _build_workload(settings: Settings, context: RunContext, replica: "Replica |
     if source.note is not None:
         context.warn("data left out", source.note)
     warm_up(device.torch_device)
-    if is_own(settings.model):
-        context.guard.run(_COUNTER, prepare_counting)
-    else:
+    if not is_own(settings.model):
         context.guard.run(_COUNTER, lambda: _put_all(journal, flops_rows(settings, source.shape)))
     torch.manual_seed(settings.seed)
     if device.facts.kind is not DeviceKind.CPU:

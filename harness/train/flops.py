@@ -69,13 +69,6 @@ def flops_rows(settings: Settings, shape: DataShape, own: LossModel | None = Non
     return rows
 
 
-def prepare_counting() -> None:
-    """Count a layer, for what torch imports and keeps at the first count. It would else be part of the memory
-    of a run, where that is measured from before the count."""
-    with torch.device("meta"), FlopCounterMode(display=False):
-        nn.Linear(1, 1)(torch.empty(1, 1)).sum().backward()
-
-
 def _built_on_meta(settings: Settings, shape: DataShape) -> LossModel:
     with torch.random.fork_rng(devices=()), torch.device("meta"):
         return build_model(settings, shape)
@@ -97,7 +90,8 @@ def _copied_to_meta(network: LossModel) -> LossModel:
 def count_sample(network: LossModel, shape: DataShape, checkpointing: bool) -> Count:
     """Count the operations of one sample, forward and backward; `network` is on the meta device."""
     network.checkpointing = checkpointing
-    if any(isinstance(module, nn.RNNBase) for module in network.modules()):
+    has_tokens = shape.inputs is None  # The samples of a person's own dataset have the size they have.
+    if has_tokens and any(isinstance(module, nn.RNNBase) for module in network.modules()):
         short = [count(network, shape._replace(sequence_length=tokens)) for tokens in _SHORT_TOKENS]
         first, second, third = (one.flops for one in short)
         if third - second == second - first:
