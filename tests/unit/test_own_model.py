@@ -211,7 +211,7 @@ def build_wrong(settings):
 
 @pytest.fixture
 def with_tensors(tmp_path: Path) -> Iterator[str]:
-    """The file of a model whose module, a cache, and a module that it imports late have tensors."""
+    """A model's file with tensors in its module, in a cache, and in a module that it imports late."""
     (tmp_path / "with_tensors.py").write_text(_WITH_TENSORS)
     (tmp_path / "made_late.py").write_text("import torch\n\nFACTOR = torch.tensor(2.0)\n")
     yield f"{tmp_path}/with_tensors.py"
