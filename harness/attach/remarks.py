@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from math import isfinite
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from harness.attach.iterators import ScriptIterator
 from harness.attach.knobs import ScriptLiveSettings
 from harness.attach.numbering import ARRIVED
 from harness.attach.observation import Observation
-from harness.attach.scalars import DeviceReads, ScalarWriter, check_name, number_of
+from harness.attach.scalars import DeviceReads, ScalarWriter, check_name, new_row, number_of
 from harness.records.run import AmpMode, EventKind, EventRow, Severity
 from harness.records.script import DeclaredSetting, SettingValue
 from harness.watch.context import RunContext
@@ -49,14 +50,16 @@ class Remarks:
         self._early: deque[tuple[int | None, dict[str, float | Tensor]]] = deque(maxlen=_MOST_EARLY)
         self._phases_ns: dict[str, tuple[int, int]] = {}
         self.is_open = False
+        self._reads_at_once = False
 
     def open(self, context: RunContext, observation: Observation, live: ScriptLiveSettings) -> None:
         """Begin to record, with what was logged before."""
         self._context, self.observation, self._live = context, observation, live
         self._device = context.device.torch_device
         reads = DeviceReads.of(self._device)
-        self._scalars = ScalarWriter(context.journal.put, context.clock_ns, reads)
-        self.is_open = True
+        self._put, self._clock_ns = context.journal.put, context.clock_ns
+        self._scalars = ScalarWriter(self._put, self._clock_ns, reads)
+        self.is_open, self._reads_at_once = True, reads is None
         for step, numbers in self._early:
             self._scalars.write(observation.under_way.number if step is None else step, numbers)
         self._early.clear()
@@ -73,7 +76,39 @@ class Remarks:
 
     def log(self, values: Mapping[str, object], step: int | None = None) -> None:
         """Record numbers at `step`, by default the step under way; `loss` is also the loss of that step.
-        Raises ValueError for anything but numbers."""
+        Raises ValueError for anything but numbers.
+
+        Flat for what nearly every call has, see `harness.attach.entries`: finite floats, or tensors of them
+        on the CPU, under names that have been logged before.
+        """
+        if step is not None or not self._reads_at_once:
+            self._log(values, step)
+            return
+        under_way, names, t_ns = self.observation.under_way, self._scalars.names, self._clock_ns()
+        # As `is_begun` and `number`, without a call.
+        is_begun = under_way.has_begun or len(under_way.times_ns) >= ARRIVED
+        step = under_way.ended + 1 if is_begun else max(1, under_way.ended)
+        rows, loss = [], None
+        for name, value in values.items():
+            try:
+                number: Any = value.item() if type(value) is Tensor and value.is_cpu else value
+            except RuntimeError:  # It has several elements.
+                break
+            if type(number) is not float or name not in names or not isfinite(number):
+                break
+            if name == _LOSS:
+                loss = number
+            rows.append(new_row((step, name, t_ns, number, 0)))
+        else:
+            if is_begun and loss is not None:
+                under_way.logged_loss = loss
+            if self._guard.is_on:
+                for row in rows:
+                    self._put(row)
+            return
+        self._log(values, None)
+
+    def _log(self, values: Mapping[str, object], step: int | None) -> None:
         numbers: dict[str, float | Tensor] = {}
         for name, value in values.items():
             numbers[name] = value if type(value) is float else number_of(name, value)
@@ -86,10 +121,8 @@ class Remarks:
             self._scalars.check_names(numbers.keys())
         if step is None:
             under_way = self.observation.under_way
-            # As `is_begun` and `number`, without a call.
-            is_begun = under_way.has_begun or len(under_way.times_ns) >= ARRIVED
-            step = under_way.ended + 1 if is_begun else max(1, under_way.ended)
-            if is_begun and _LOSS in numbers:
+            step = under_way.number
+            if under_way.is_begun and _LOSS in numbers:
                 under_way.logged_loss = numbers[_LOSS]
         self._guard.run(self._scalars.write, step, numbers)
 

@@ -22,7 +22,7 @@ _MOST_NAMES = 1_000
 _SHOWN_CHARACTERS = 60
 _ZERO: Any = 0
 # As ScalarRow._make, without a call into Python for every number.
-_new_row: Callable[[tuple[Any, ...]], ScalarRow] = partial(tuple.__new__, ScalarRow)
+new_row: Callable[[tuple[Any, ...]], ScalarRow] = partial(tuple.__new__, ScalarRow)
 
 
 def check_name(name: object) -> str:
@@ -137,7 +137,7 @@ class ScalarWriter:
             if not isinstance(number, float):
                 remote.append((_Target(step, name, t_ns), number))
             elif isfinite(number):
-                put(_new_row((step, name, t_ns, number, 0)))
+                put(new_row((step, name, t_ns, number, 0)))
             else:
                 put(ScalarRow(step, name, t_ns, *encode_float(number)))
         if self._reads is not None:
