@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -87,11 +87,12 @@ def ran_watched(home: Path, script: Path, *arguments: str) -> tuple[Ran, RunFold
 
 
 class Recorded(NamedTuple):
-    """A log: the run, its steps, its events."""
+    """A log: the run, its steps, its events, and the settings at its end."""
 
     run: RunRow
     steps: list[StepRow]
     events: list[EventRow]
+    values: dict[str, Any]
 
     @property
     def evaluations_ns(self) -> dict[int, int]:
@@ -113,7 +114,9 @@ class Recorded(NamedTuple):
 def recorded(folder: RunFolder) -> Recorded:
     """Read the log of a run that has ended."""
     with LogReader(folder.log) as log:
-        return Recorded(log.run(), log.steps(1, LAST), [event for _, event in log.events()])
+        events = [event for _, event in log.events()]
+        values = [version.values for version in log.settings_history()]
+        return Recorded(log.run(), log.steps(1, LAST), events, values[-1] if values else {})
 
 
 def steps_of(home: Path, train: Callable[[], None]) -> Recorded:

@@ -21,7 +21,6 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from harness.attach.batches import sizes_of
 from harness.attach.guard import ScriptGuard
 from harness.attach.numbering import (
-    ARRIVED,
     CALLED,
     GRADIENTS_BEGAN,
     GRADIENTS_ENDED,
@@ -134,11 +133,13 @@ class StepEntries:
         def call(model: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():  # In a function that is compiled nothing of ours may be traced.
                 return model._call_impl(*inputs, **kwargs) if is_torch else original(model, *inputs, **kwargs)
-            is_next = len(times_ns) == ARRIVED and id(model) == plain.model_id
+            is_next = len(times_ns) == plain.events_before_call and id(model) == plain.model_id
             if not (is_next and get_ident() == guard.thread and model.training and _is_grad_enabled()):
                 return self._call(original, model, inputs, kwargs)
             if plain.reads_sizes:
                 plain.sizes = sizes_of(inputs or tuple(kwargs.values()))
+            if not times_ns:  # No loader feeds the step.
+                times_ns.extend((plain.end_ns, plain.end_ns))
             times_ns.append(plain.now())
             if kwargs or len(inputs) != 1:
                 output = original(model, *inputs, **kwargs)

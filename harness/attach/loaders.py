@@ -60,6 +60,12 @@ class LoaderSwitch:
         self._known: dict[str, Any] = {}
         self._fed_by: list[LoaderValues] = []
         self.is_settled = False
+        self._is_doubtful = False
+
+    @property
+    def has_fed(self) -> bool:
+        """Return whether a loader has fed a step of the training."""
+        return self.newest is not _nothing
 
     @property
     def is_quiet(self) -> bool:
@@ -89,6 +95,17 @@ class LoaderSwitch:
         if not recent or recent[-1] is not batches:
             recent.append(batches)
 
+    def model_called(self, *, is_training: bool) -> bool:
+        """Take notice of a model's call; return whether the batches since the last step were evaluated, as
+        by a loop over a loader that was left early, before a step of a training that no loader feeds."""
+        if not is_training:
+            self.has_evaluated = True
+            return False
+        if self.has_fed or not (self.has_evaluated and self.is_settled and self.recent):
+            return False
+        self.recent.clear()
+        return True
+
     def ended(self, batches: LoaderPass) -> None:
         """Take notice of the end of a pass: what it delivered was not for the step under way."""
         self.recent = [one for one in self.recent if one is not batches]
@@ -99,8 +116,10 @@ class LoaderSwitch:
         return 0 if self.has_evaluated else sum(batches.early_samples or 0 for batches in self.recent)
 
     def begin(self) -> None:
-        """Take notice of the first forward pass of the training."""
-        if len({id(one.loader) for one in self.recent}) == 1:
+        """Take notice of the first forward pass of the training. Whether an evaluated batch feeds it, too,
+        shows in the second step."""
+        self._is_doubtful = self.has_evaluated
+        if not self._is_doubtful and len({id(one.loader) for one in self.recent}) == 1:
             self._feeds(self.recent[-1])
             self._known = self.values()
 
@@ -114,6 +133,9 @@ class LoaderSwitch:
             recent.clear()
             return None
         self.recent = []
+        if self._is_doubtful:
+            self._is_doubtful = False
+            return None
         for batches in recent:
             self._feeds(batches)
         self.is_settled = True

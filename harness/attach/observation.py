@@ -150,10 +150,10 @@ class Observation:
         """A model is called."""
         if self.under_way.is_plain:
             self.leave_plain_step()
-        has_gradients, is_evaluating = is_grad_enabled(), not model.training
+        has_gradients, is_evaluating, loaders = is_grad_enabled(), not model.training, self.loaders
         is_training = has_gradients and not is_evaluating
-        if not is_training:
-            self.loaders.has_evaluated = True
+        if (loaders.has_evaluated or not is_training) and loaders.model_called(is_training=is_training):
+            self.tracker.leave_out()
         if self.manual is not None and self.manual.model_called(is_evaluating=is_evaluating):
             self._end_step()
         self.autocast.forward_began(is_training=is_training)

@@ -91,24 +91,25 @@ class PlainObservation(Observation):
         """Take the events so far of a step that is not plain in the general way, and expect no plain step any
         more."""
         plain, tracker = self.plain, self.tracker
-        if (batches := plain.batches) is None:
+        if not plain.is_plain:
             return
         self._take_quiet_steps()
-        model_id = plain.model_id
+        batches, model_id = plain.batches, plain.model_id
         times_ns = plain.leave(self.step)
-        clock_ns, tracker.clock_ns = tracker.clock_ns, iter(times_ns).__next__
+        taken_ns = times_ns[ARRIVED:] if batches is None else times_ns
+        clock_ns, tracker.clock_ns = tracker.clock_ns, iter(taken_ns).__next__
         try:
             self._replay(len(times_ns), batches, model_id)
         finally:
             tracker.clock_ns = clock_ns
 
-    def _replay(self, events: int, batches: LoaderPass, model_id: int) -> None:
+    def _replay(self, events: int, batches: LoaderPass | None, model_id: int) -> None:
         """Take so many events of a plain step, whose times the clock of the tracker returns."""
         plain, tracker = self.plain, self.tracker
-        if events > 0:
+        if events > 0 and batches is not None:
             self.cycle.has_batch = True
             tracker.batch_requested()
-        if events >= ARRIVED:
+        if events >= ARRIVED and batches is not None:
             self.loaders.delivered(batches)
             self.batch_arrived(plain.samples)
         if events >= CALLED:
@@ -131,10 +132,11 @@ class PlainObservation(Observation):
         plain = self.plain
         if self._timer.end_device is not None or self.model_id is None or not plain.may_begin(self.step):
             return
-        batches, key = self.loaders.newest(), next(iter(self.cycle.members), 0)
-        if batches is None:
+        loaders, key = self.loaders, next(iter(self.cycle.members), 0)
+        batches = loaders.newest()
+        if loaders.has_fed if batches is None else not batches.is_tried:
             return
-        if not (self._is_plain() and batches.is_tried and key in self.training.references):
+        if not (self._is_plain() and key in self.training.references):
             return
         plain.expect(batches, self.model_id, key, self._timer)
         plain.until_step, self._deadline_ns = self.steps.controller.quiet_until()
@@ -147,7 +149,8 @@ class PlainObservation(Observation):
         plain, training, recorder = self.plain, self.training, self.steps.recorder
         is_sampled = self._timer.lap is not None
         # Those of sampled steps are read should the inputs have become others.
-        reads_sizes = is_sampled or not training.samples_per_step or training.tokens_per_step is not None
+        has_same_sizes = bool(training.samples_per_step) and training.tokens_per_step is None
+        reads_sizes = is_sampled or not has_same_sizes or plain.batches is None
         plain.expect_quiet(self._timer, reads_sizes=reads_sizes)
         plain.columns, plain.rank_waits = recorder.columns, recorder.rank_waits
         plain.until_ns = self._deadline_ns

@@ -1,5 +1,6 @@
 """The step that nearly every script takes: one batch, one call of one model for training, one backward pass
-and one step of one optimizer, in this order, on the CPU.
+and one step of one optimizer, in this order, on the CPU. Where no loader feeds the training, the batch is
+missing.
 
 Each of its events only adds the time to a list; everything else happens at its end. The general way, which
 takes any order of events, costs more: between two operations of a training the processor's caches hold
@@ -14,7 +15,7 @@ from typing import Any
 
 from harness.analysis.oom.report import OomPhase
 from harness.attach.guard import ScriptGuard
-from harness.attach.numbering import GRADIENTS_BEGAN, RETURNED, StepUnderWay
+from harness.attach.numbering import ARRIVED, GRADIENTS_BEGAN, RETURNED, StepUnderWay
 from harness.attach.passes import LoaderPass
 from harness.records.run import Phase
 from harness.watch.context import Progress
@@ -48,7 +49,8 @@ class PlainStep(StepUnderWay):
     (`PlainObservation`): between two operations of a training each object has to come from memory.
 
     Attributes:
-        batches: the pass over a loader that feeds it; None: the step is not expected to be plain.
+        batches: the pass over a loader that feeds it; None without one.
+        events_before_call: the number of events before the call of its model: those of its batch, or none.
         model_id: the id of its model.
         optimizer_id: the id of its optimizer.
         now: the clock; in unobserved steps one without time.
@@ -78,6 +80,7 @@ class PlainStep(StepUnderWay):
         "clock_ns",
         "columns",
         "end_ns",
+        "events_before_call",
         "is_recorded",
         "loss",
         "model_id",
@@ -99,6 +102,7 @@ class PlainStep(StepUnderWay):
         super().__init__()
         self._run = guard.run
         self.batches: LoaderPass | None = None
+        self.events_before_call = 0
         self.model_id = self.optimizer_id = 0
         self.now: Callable[[], int] = perf_counter_ns
         self.is_recorded = True
@@ -130,11 +134,12 @@ class PlainStep(StepUnderWay):
         """Return whether `step` may be a plain one, by the steps before it."""
         return step >= self._retry_step
 
-    def expect(self, batches: LoaderPass, model_id: int, optimizer_id: int, timer: StepTimer) -> None:
+    def expect(self, batches: LoaderPass | None, model_id: int, optimizer_id: int, timer: StepTimer) -> None:
         """Expect plain steps from now on, of these and timed by `timer`."""
         self.batches, self.model_id, self.optimizer_id, self.is_plain = batches, model_id, optimizer_id, True
         self.is_recorded, self.loss, self.end_ns = timer.is_observing, None, timer.end_ns
-        self.sizes = UNKNOWN_SIZES
+        self.events_before_call = 0 if batches is None else ARRIVED
+        self.samples, self.sizes = None, UNKNOWN_SIZES
 
     def expect_quiet(self, timer: StepTimer, *, reads_sizes: bool) -> None:
         """Expect quiet steps from now on, or, where the memory is to be read, one after which it is."""
@@ -153,10 +158,10 @@ class PlainStep(StepUnderWay):
 
     def leave(self, step: int) -> list[int]:
         """Expect no plain step any more; return the times of the events of `step`, and begin anew."""
-        times_ns = self.times_ns.copy()
+        times_ns, has_loader = self.times_ns.copy(), self.batches is not None
         self.times_ns.clear()
         self.batches, self.model_id, self.optimizer_id, self.is_plain = None, 0, 0, False
-        if times_ns:
+        if times_ns or not has_loader:
             self._retry_step = step + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         return times_ns

@@ -25,73 +25,18 @@ from harness.attach.session import Session
 from harness.store.home import Home
 from harness.watch.memory import OWN_NS
 from tests.attach_factories import attached, recorded
+from tests.script_loops import BATCH, EVENTFUL, EXTRAS, SAMPLES, STEPS, Loop, watched
 
-_SAMPLES, _BATCH = 90, 4
-_STEPS = -(-_SAMPLES // _BATCH)
-_EVENTFUL, _LENGTH = 15, 6
-
-
-class Loop:
-    """A plain loop over uneven batches; in step `_EVENTFUL` something else happens as well."""
-
-    def __init__(self, extra: str = "") -> None:
-        torch.manual_seed(3)
-        self.model = nn.Linear(4, 2)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        self.data = TensorDataset(torch.randn(_SAMPLES, 4))
-        self.losses: list[float] = []
-        self._extra = extra
-
-    def train(self, session: Session | None = None) -> int:
-        """Take all steps; return how many of them were plain."""
-        count = 0
-        for step, (inputs,) in enumerate(DataLoader(self.data, batch_size=_BATCH), start=1):
-            self._happens(step, "after the batch", inputs)
-            loss = self.model(inputs).square().mean()
-            self._happens(step, "after the forward pass", inputs)
-            self.optimizer.zero_grad()
-            loss.backward()
-            self._happens(step, "after the backward pass", inputs)
-            count += session is not None and bool(session.plain.times_ns)
-            self.optimizer.step()
-            self._happens(step, "after the update", inputs)
-            self.losses.append(loss.item())
-        return count
-
-    def _happens(self, step: int, place: str, inputs: torch.Tensor) -> None:
-        if step != _EVENTFUL or not self._extra.endswith(place):
-            return
-        match self._extra.split()[0]:
-            case "evaluation":
-                self.model.eval()
-                with torch.no_grad():
-                    self.model(inputs)
-                self.model.train()
-            case "forward":
-                self.model(inputs)
-            case "backward":
-                self.model(inputs).sum().backward()
-            case "batch":
-                next(iter(DataLoader(self.data, batch_size=2)))
-
-
-def watched(home: Path, loop: Loop) -> tuple[int, list[Any], dict[int, int]]:
-    """Train under watch; return the number of plain steps, the rows, and the unexplained gaps."""
-    with attached(home) as (session, folder, guard):
-        plain = loop.train(session)
-        session.end(None)
-        assert guard.message is None
-    log = recorded(folder)
-    return plain, log.steps, log.unexplained_gaps_ns()
+_LENGTH = 6
 
 
 def test_settled_steps_of_a_plain_loop_are_taken_at_their_end(tmp_path: Path) -> None:
     loop = Loop()
     plain, rows, gaps_ns = watched(tmp_path, loop)
-    assert plain >= _STEPS // 2
-    assert [row.step for row in rows] == list(range(1, _STEPS + 1))
+    assert plain >= STEPS // 2
+    assert [row.step for row in rows] == list(range(1, STEPS + 1))
     assert [row.loss for row in rows] == loop.losses
-    assert [row.samples for row in rows] == [_BATCH] * (_STEPS - 1) + [_SAMPLES % _BATCH]
+    assert [row.samples for row in rows] == [BATCH] * (STEPS - 1) + [SAMPLES % BATCH]
     assert not gaps_ns
     for row in rows[1:]:  # The first one began before the watch.
         phases = (row.data_wait_ns, row.forward_ns, row.backward_ns, row.optimizer_ns)
@@ -102,26 +47,26 @@ def test_settled_steps_of_a_plain_loop_are_taken_at_their_end(tmp_path: Path) ->
 def test_tokens_are_counted_in_plain_steps_too(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(4 * _LENGTH, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    data = TensorDataset(torch.randint(0, 10, (_SAMPLES, _LENGTH)))
+    data = TensorDataset(torch.randint(0, 10, (SAMPLES, _LENGTH)))
     count = 0
     with attached(tmp_path) as (session, folder, guard):
-        for (inputs,) in DataLoader(data, batch_size=_BATCH):
+        for (inputs,) in DataLoader(data, batch_size=BATCH):
             model(inputs).sum().backward()
             count += bool(session.plain.times_ns)
             optimizer.step()
         session.end(None)
         assert guard.message is None
-    assert count >= _STEPS // 2
+    assert count >= STEPS // 2
     assert [row.tokens for row in recorded(folder).steps] == [
-        *[_BATCH * _LENGTH] * (_STEPS - 1),
-        _SAMPLES % _BATCH * _LENGTH,
+        *[BATCH * _LENGTH] * (STEPS - 1),
+        SAMPLES % BATCH * _LENGTH,
     ]
 
 
 def test_samples_are_those_of_the_models_inputs_where_batches_are_no_tensors(tmp_path: Path) -> None:
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    sizes: Any = list(range(1, _STEPS + 1))
+    sizes: Any = list(range(1, STEPS + 1))
     count = 0
     with attached(tmp_path) as (session, folder, guard):
         for batch in DataLoader(sizes, batch_size=None, collate_fn=str):
@@ -130,7 +75,7 @@ def test_samples_are_those_of_the_models_inputs_where_batches_are_no_tensors(tmp
             optimizer.step()
         session.end(None)
         assert guard.message is None
-    assert count >= _STEPS // 2
+    assert count >= STEPS // 2
     assert [row.samples for row in recorded(folder).steps] == sizes
 
 
@@ -144,7 +89,7 @@ def test_what_another_thread_does_with_the_same_model_is_of_no_step(tmp_path: Pa
         thread.join()
 
     with attached(tmp_path) as (session, folder, guard):
-        for step, (inputs,) in enumerate(DataLoader(loop.data, batch_size=_BATCH), start=1):
+        for step, (inputs,) in enumerate(DataLoader(loop.data, batch_size=BATCH), start=1):
             if step > 1:  # The first thread that trains is the one that is followed.
                 in_another_thread(partial(loop.model, inputs[:1]))
             loop.model(inputs).square().mean().backward()
@@ -154,10 +99,10 @@ def test_what_another_thread_does_with_the_same_model_is_of_no_step(tmp_path: Pa
             loop.optimizer.step()
         session.end(None)
         assert guard.message is None
-    assert count >= _STEPS // 2
+    assert count >= STEPS // 2
     rows = recorded(folder).steps
-    assert [row.step for row in rows] == list(range(1, _STEPS + 1))
-    assert [row.samples for row in rows] == [_BATCH] * (_STEPS - 1) + [_SAMPLES % _BATCH]
+    assert [row.step for row in rows] == list(range(1, STEPS + 1))
+    assert [row.samples for row in rows] == [BATCH] * (STEPS - 1) + [SAMPLES % BATCH]
 
 
 def test_a_model_learns_the_same_under_watch(tmp_path: Path) -> None:
@@ -168,22 +113,15 @@ def test_a_model_learns_the_same_under_watch(tmp_path: Path) -> None:
     assert torch.equal(other.model.weight, bare.model.weight)
 
 
-_EXTRAS = [
-    f"{event} {place}"
-    for event in ("evaluation", "forward", "backward", "batch")
-    for place in ("after the batch", "after the forward pass", "after the backward pass", "after the update")
-]
-
-
-@pytest.mark.parametrize("extra", _EXTRAS)
+@pytest.mark.parametrize("extra", EXTRAS)
 def test_whatever_else_happens_in_a_step_no_step_and_no_time_is_lost(tmp_path: Path, extra: str) -> None:
     plain, rows, gaps_ns = watched(tmp_path, Loop(extra))
-    assert 0 < plain < _STEPS
-    assert [row.step for row in rows] == list(range(1, _STEPS + 1))
+    assert 0 < plain < STEPS
+    assert [row.step for row in rows] == list(range(1, STEPS + 1))
     assert all(row.loss is not None for row in rows)
-    assert not gaps_ns.keys() - {_EVENTFUL, _EVENTFUL + 1}
-    before, after = rows[_EVENTFUL - 3], rows[-2]
-    assert before.samples == after.samples == _BATCH
+    assert not gaps_ns.keys() - {EVENTFUL, EVENTFUL + 1}
+    before, after = rows[EVENTFUL - 3], rows[-2]
+    assert before.samples == after.samples == BATCH
     assert min(after.data_wait_ns, after.forward_ns, after.backward_ns, after.optimizer_ns) > 0
 
 
@@ -191,8 +129,8 @@ def test_an_error_in_a_plain_step_leaves_the_phase_that_failed(tmp_path: Path) -
     loop = Loop()
 
     def batches() -> Iterator[torch.Tensor]:
-        for number, (inputs,) in enumerate(DataLoader(loop.data, batch_size=_BATCH)):
-            yield inputs if number < _EVENTFUL else inputs[:, :3]
+        for number, (inputs,) in enumerate(DataLoader(loop.data, batch_size=BATCH)):
+            yield inputs if number < EVENTFUL else inputs[:, :3]
 
     def train() -> None:
         for inputs in batches():
@@ -205,27 +143,27 @@ def test_an_error_in_a_plain_step_leaves_the_phase_that_failed(tmp_path: Path) -
             train()
         assert session.plain.oom_phase is OomPhase.FORWARD
         session.end(None)
-    assert [row.step for row in recorded(folder).steps] == list(range(1, _EVENTFUL + 1))
+    assert [row.step for row in recorded(folder).steps] == list(range(1, EVENTFUL + 1))
 
 
 def test_a_loss_of_several_elements_is_unknown(tmp_path: Path) -> None:
     loop, plain = Loop(), 0
     with attached(tmp_path) as (session, folder, guard):
-        for (inputs,) in DataLoader(loop.data, batch_size=_BATCH):
+        for (inputs,) in DataLoader(loop.data, batch_size=BATCH):
             output = loop.model(inputs)
             output.backward(torch.ones_like(output))
             plain += bool(session.plain.times_ns)
             loop.optimizer.step()
         session.end(None)
         assert guard.message is None
-    assert plain >= _STEPS // 2
+    assert plain >= STEPS // 2
     assert {row.loss for row in recorded(folder).steps} == {None}
 
 
 def read_losses(loop: Loop, session: Session) -> Iterator[torch.Tensor]:
     """Yield the loss of each step before its backward pass. The steps are long enough to be read each, and
     readings take no time, so that none is left out on a busy machine."""
-    for number, (inputs,) in enumerate(DataLoader(loop.data, batch_size=_BATCH)):
+    for number, (inputs,) in enumerate(DataLoader(loop.data, batch_size=BATCH)):
         loss = loop.model(inputs).square().mean()
         time.sleep(OWN_NS / 1e9)
         if number == 1:
@@ -242,7 +180,7 @@ def test_steps_with_a_reading_of_the_memory_are_plain_and_have_a_peak(
     loop, plain = Loop(), 0
     with attached(tmp_path) as (session, folder, guard):
         for number, loss in enumerate(read_losses(loop, session)):
-            if number == _EVENTFUL:  # From here on all there is to do is to measure.
+            if number == EVENTFUL:  # From here on all there is to do is to measure.
                 observation = session.remarks.observation
                 monkeypatch.setattr(observation, "plain_step_ended", Mock(side_effect=AssertionError))
             loss.backward()
@@ -250,9 +188,9 @@ def test_steps_with_a_reading_of_the_memory_are_plain_and_have_a_peak(
         monkeypatch.undo()
         session.end(None)
         assert guard.message is None
-    assert plain >= _STEPS // 2
+    assert plain >= STEPS // 2
     read = [row for row in recorded(folder).steps if row.allocated_bytes is not None]
-    assert len(read) >= _STEPS // 2
+    assert len(read) >= STEPS // 2
     assert all(row.peak_allocated_bytes is not None for row in read)
 
 
@@ -260,7 +198,7 @@ def stop_in_a_quiet_step(loop: Loop, session: Session) -> None:
     """Train until a stop arrives in the middle of a step after which nothing else is due."""
     for number, loss in enumerate(read_losses(loop, session), start=1):
         loss.backward()
-        if number == _EVENTFUL:
+        if number == EVENTFUL:
             assert session.plain.until_step > number
             session.inbox.stop("Enough.")
 
@@ -271,14 +209,14 @@ def test_a_stop_that_arrives_in_a_quiet_step_ends_the_script_with_it(tmp_path: P
             stop_in_a_quiet_step(Loop(), session)
         session.end(None)
         assert guard.message is None
-    assert len(recorded(folder).steps) == _EVENTFUL
+    assert len(recorded(folder).steps) == EVENTFUL
 
 
 def test_an_error_in_a_reading_of_a_plain_step_ends_the_watch_and_not_the_script(tmp_path: Path) -> None:
     loop = Loop()
     with attached(tmp_path) as (session, folder, guard):
         for number, loss in enumerate(read_losses(loop, session)):
-            if number == _EVENTFUL:
+            if number == EVENTFUL:
                 assert session.plain.times_ns
                 memory = session.remarks.observation.steps.memory
                 memory._note_peak = Mock(side_effect=OSError("no statistics"))
@@ -286,7 +224,7 @@ def test_an_error_in_a_reading_of_a_plain_step_ends_the_watch_and_not_the_script
         assert guard.message is not None
         session.end(None)
     assert "no statistics" in guard.message
-    assert len(recorded(folder).steps) == _EVENTFUL
+    assert len(recorded(folder).steps) == EVENTFUL
 
 
 def test_no_search_through_the_process_interrupts_a_script_whose_models_are_known(
@@ -336,10 +274,10 @@ def test_samples_are_counted_along_the_dimension_that_has_the_size_of_the_loader
 class OwnBatches:
     """Batches of (sequence, batch), from no loader of torch."""
 
-    batch_size = _BATCH
+    batch_size = BATCH
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        return iter([torch.randn(7, size, 3) for size in (*[_BATCH] * 9, 2)])
+        return iter([torch.randn(7, size, 3) for size in (*[BATCH] * 9, 2)])
 
 
 def test_batches_of_an_iterable_with_a_batch_size_are_counted_by_it(tmp_path: Path) -> None:
@@ -350,22 +288,22 @@ def test_batches_of_an_iterable_with_a_batch_size_are_counted_by_it(tmp_path: Pa
             model(inputs).mean().backward()
             optimizer.step()
     (folder,) = Home(tmp_path).runs()
-    assert [row.samples for row in recorded(folder).steps] == [_BATCH] * 9 + [2]
+    assert [row.samples for row in recorded(folder).steps] == [BATCH] * 9 + [2]
 
 
 def test_batches_of_sequences_first_count_the_sequences_uneven_ones_too(tmp_path: Path) -> None:
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    data = TensorDataset(torch.randn(_SAMPLES, 7, 3))
+    data = TensorDataset(torch.randn(SAMPLES, 7, 3))
 
     def sequence_first(items: list[Any]) -> torch.Tensor:
         return torch.stack([item for (item,) in items], dim=1)
 
     with attached(tmp_path) as (session, folder, _):
-        for inputs in DataLoader(data, batch_size=_BATCH, collate_fn=sequence_first):
+        for inputs in DataLoader(data, batch_size=BATCH, collate_fn=sequence_first):
             model(inputs).mean().backward()
             optimizer.step()
         session.end(None)
     # The batch of the first step came before the watch.
     _, *samples = [row.samples for row in recorded(folder).steps]
-    assert samples == [_BATCH] * (_STEPS - 2) + [_SAMPLES % _BATCH]
+    assert samples == [BATCH] * (STEPS - 2) + [SAMPLES % BATCH]
