@@ -309,10 +309,7 @@ class StepEntries:
         """Return whether the followed thread waits for gradients that the calling one computes: autograd has
         threads of its own for GPUs, which also run the hooks of parameters."""
         observation = self.observation
-        if observation is None:
-            return False
-        is_in_backward = observation.tracker.is_in_backward or len(self.plain.times_ns) == GRADIENTS_BEGAN
-        return is_in_backward and computes_gradients()
+        return observation is not None and observation.is_in_backward and computes_gradients()
 
     def _measure(self, step: int, end_ns: int) -> bool:
         return self.observation is not None and self.observation.measure(step, end_ns)

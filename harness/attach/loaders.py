@@ -60,11 +60,12 @@ class LoaderSwitch:
         self._known: dict[str, Any] = {}
         self._fed_by: list[LoaderValues] = []
         self.is_settled = False
-        self._is_doubtful = False
+        # The newest step whose batches were evaluated and taken for no part of it.
+        self._doubted_step = -1
 
     @property
     def has_fed(self) -> bool:
-        """Return whether a loader has fed a step of the training."""
+        """Return whether a loader has fed the training."""
         return self.newest is not _nothing
 
     @property
@@ -95,15 +96,13 @@ class LoaderSwitch:
         if not recent or recent[-1] is not batches:
             recent.append(batches)
 
-    def model_called(self, *, is_training: bool) -> bool:
-        """Take notice of a model's call; return whether the batches since the last step were evaluated, as
-        by a loop over a loader that was left early, before a step of a training that no loader feeds."""
-        if not is_training:
-            self.has_evaluated = True
+    def leaves_evaluated(self, step: int) -> bool:
+        """Leave the evaluated batches of `step` out, at the call of a model that is trained; return whether
+        there were any. A loop over a loader that is left early has such a batch. As long as no loader has fed
+        the training, evaluated batches feed it only if the step before had some as well."""
+        if self.has_fed or not self.recent or step == self._doubted_step + 1:
             return False
-        if self.has_fed or not (self.has_evaluated and self.is_settled and self.recent):
-            return False
-        self.recent.clear()
+        self._leave_evaluated(step)
         return True
 
     def ended(self, batches: LoaderPass) -> None:
@@ -116,10 +115,10 @@ class LoaderSwitch:
         return 0 if self.has_evaluated else sum(batches.early_samples or 0 for batches in self.recent)
 
     def begin(self) -> None:
-        """Take notice of the first forward pass of the training. Whether an evaluated batch feeds it, too,
-        shows in the second step."""
-        self._is_doubtful = self.has_evaluated
-        if not self._is_doubtful and len({id(one.loader) for one in self.recent}) == 1:
+        """Take notice of the first forward pass of the training."""
+        if self.has_evaluated:
+            self._leave_evaluated(1)
+        elif len({id(one.loader) for one in self.recent}) == 1:
             self._feeds(self.recent[-1])
             self._known = self.values()
 
@@ -133,9 +132,6 @@ class LoaderSwitch:
             recent.clear()
             return None
         self.recent = []
-        if self._is_doubtful:
-            self._is_doubtful = False
-            return None
         for batches in recent:
             self._feeds(batches)
         self.is_settled = True
@@ -221,6 +217,10 @@ class LoaderSwitch:
         """The only loader that feeds the training."""
         training = list(self._training)
         return training[0] if len(training) == 1 else None
+
+    def _leave_evaluated(self, step: int) -> None:
+        self._doubted_step = step
+        self.recent.clear()
 
     def _feeding_values(self) -> list[LoaderValues]:
         return [values_of(loader) for loader in self._training]

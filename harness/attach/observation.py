@@ -64,8 +64,7 @@ class Observation:
         clears_gradients: bool = False,
     ) -> None:
         """`live` changes the settings of `switches`; `find_models` searches for models and ends
-        `is_discovering`; `clears_gradients` is whether the script has called
-        `zero_grad` of a model."""
+        `is_discovering`; `clears_gradients` is whether the script has called `zero_grad` of a model."""
         self.training = training
         self.steps = steps
         self.updates = 0
@@ -75,8 +74,7 @@ class Observation:
         self._live = live
         self.calls, self.loaders, self.autocast = training.calls, switches.loaders, switches.autocast
         self.rates = switches.rates
-        self.is_discovering = True
-        self.has_lost_models = False
+        self.is_discovering, self.has_lost_models = True, False
         self._replacements = 0
         self._find_models = find_models
         self.availability = Availability(context, switches)
@@ -152,7 +150,9 @@ class Observation:
             self.leave_plain_step()
         has_gradients, is_evaluating, loaders = is_grad_enabled(), not model.training, self.loaders
         is_training = has_gradients and not is_evaluating
-        if (loaders.has_evaluated or not is_training) and loaders.model_called(is_training=is_training):
+        if not is_training:
+            loaders.has_evaluated = True
+        elif loaders.has_evaluated and loaders.leaves_evaluated(self.step):
             self.tracker.leave_out()
         if self.manual is not None and self.manual.model_called(is_evaluating=is_evaluating):
             self._end_step()

@@ -38,6 +38,11 @@ class PlainObservation(Observation):
         plain.serve(steps)
         self._inbox.on_entry = plain.interrupt
 
+    @property
+    def is_in_backward(self) -> bool:
+        """Return whether a backward pass is under way, in whatever step."""
+        return self.tracker.is_in_backward or len(self.plain.times_ns) == GRADIENTS_BEGAN
+
     def plain_step_ended(self) -> None:
         """All events of a plain step have happened, which is not a quiet one. Raises ScriptStopped where the
         run is to end."""

@@ -1,4 +1,4 @@
-"""Steps of a script that makes its batches by itself, and loaders that only evaluate."""
+"""Whether a loader feeds the training, where others only evaluate, or come later."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,38 +9,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from tests.attach_factories import attached, recorded
-from tests.script_loops import BATCH, EVENTFUL, EXTRAS, SAMPLES, STEPS, Loop, watched
+from tests.script_loops import BATCH, SAMPLES, STEPS, Loop
 
 _EVALUATED, _EVALUATIONS = 7, (5, 12)
-
-
-def test_they_are_plain_and_have_no_data_wait(tmp_path: Path) -> None:
-    loop = Loop(has_loader=False)
-    plain, rows, gaps_ns = watched(tmp_path, loop)
-    assert plain >= STEPS // 2
-    assert [row.step for row in rows] == list(range(1, STEPS + 1))
-    assert [row.loss for row in rows] == loop.losses
-    assert [row.samples for row in rows] == [BATCH] * (STEPS - 1) + [SAMPLES % BATCH]
-    assert not gaps_ns
-    for row in rows[1:]:  # The first one began before the watch.
-        assert row.data_wait_ns == 0
-        assert min(row.forward_ns, row.backward_ns, row.optimizer_ns) > 0
-        assert row.forward_ns + row.backward_ns + row.optimizer_ns <= row.step_ns
-
-
-@pytest.mark.parametrize("extra", EXTRAS)
-def test_whatever_else_happens_no_step_and_no_time_is_lost(tmp_path: Path, extra: str) -> None:
-    bare = Loop(extra, has_loader=False)
-    bare.train()
-    loop = Loop(extra, has_loader=False)
-    plain, rows, gaps_ns = watched(tmp_path, loop)
-    assert 0 < plain < STEPS
-    assert [row.step for row in rows] == list(range(1, STEPS + 1))
-    assert loop.losses == bare.losses
-    assert not gaps_ns.keys() - {EVENTFUL, EVENTFUL + 1}
-    before, after = rows[EVENTFUL - 3], rows[-2]
-    assert before.samples == after.samples == BATCH
-    assert min(after.forward_ns, after.backward_ns, after.optimizer_ns) > 0
 
 
 def test_a_loader_that_feeds_later_steps_is_found(tmp_path: Path) -> None:
@@ -73,16 +44,21 @@ def until_loaded(loader: DataLoader[tuple[torch.Tensor, ...]], model: nn.Module)
         model(inputs)
 
 
+@pytest.mark.parametrize("has_two_lines", [False, True])
 @pytest.mark.parametrize("evaluate", [until_called, until_loaded])
 @pytest.mark.parametrize("evaluations", [(0, *_EVALUATIONS), _EVALUATIONS])
 def test_a_loader_that_only_evaluates_and_is_left_early_feeds_no_step(
     tmp_path: Path,
     evaluate: Callable[[DataLoader[tuple[torch.Tensor, ...]], nn.Module], None],
     evaluations: tuple[int, ...],
+    *,
+    has_two_lines: bool,
 ) -> None:
     loop = Loop()
     loader = DataLoader(loop.data, batch_size=_EVALUATED)
     with attached(tmp_path) as (session, folder, guard):
+        if has_two_lines:
+            session.begin([loop.model], [loop.optimizer])
         for step, inputs in enumerate(loop.data.tensors[0].split(BATCH)):
             if step in evaluations:
                 loop.model.eval()
@@ -99,18 +75,24 @@ def test_a_loader_that_only_evaluates_and_is_left_early_feeds_no_step(
     assert "batch_size" not in log.values
 
 
-def test_a_loader_feeds_the_training_whose_batches_are_evaluated_as_well(tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps_before", [0, 3])
+def test_a_loader_feeds_the_training_whose_batches_are_evaluated_as_well(
+    tmp_path: Path, steps_before: int
+) -> None:
     loop = Loop()
+    teacher = nn.Linear(4, 2).eval()
     with attached(tmp_path) as (session, folder, guard):
+        for _ in range(steps_before):
+            loop.model(torch.ones(2, 4)).square().mean().backward()
+            loop.optimizer.step()
         for (inputs,) in DataLoader(loop.data, batch_size=BATCH):
-            loop.model.eval()
             with torch.no_grad():
-                labels = loop.model(inputs)
-            loop.model.train()
+                labels = teacher(inputs)
             (loop.model(inputs) - labels).square().mean().backward()
             loop.optimizer.step()
         session.end(None)
         assert guard.message is None
     log = recorded(folder)
-    assert [row.samples for row in log.steps][1:-1] == [BATCH] * (STEPS - 2)
+    assert [row.samples for row in log.steps][steps_before:] == [BATCH] * (STEPS - 1) + [SAMPLES % BATCH]
+    assert all(row.data_wait_ns > 0 for row in log.steps[steps_before + 1 :])
     assert log.values["batch_size"] == BATCH
