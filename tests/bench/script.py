@@ -11,7 +11,7 @@ in the same way.
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -57,14 +57,17 @@ class _Endless(Sampler[int]):
 
 
 class _Loop:
-    """A multilayer perceptron on samples of noise, with a DataLoader, a loss and Adam."""
+    """A multilayer perceptron on samples of noise, with a DataLoader or batches of its own, a loss and
+    Adam."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_loader: bool = True) -> None:
         torch.manual_seed(1)
         self.model = nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, 10))
         self.optimizer = torch.optim.Adam(self.model.parameters())
         data = TensorDataset(torch.randn(_SAMPLES, _WIDTH), torch.randint(0, 10, (_SAMPLES,)))
-        self.loader: DataLoader[Any] = DataLoader(data, batch_size=_BATCH, sampler=_Endless())
+        self.loader: Iterable[Any] = DataLoader(data, batch_size=_BATCH, sampler=_Endless())
+        if not has_loader:
+            self.loader = (data[torch.randint(_SAMPLES, (_BATCH,))] for _ in itertools.count())
 
     def take(self, batches: Iterator[Any], steps: int, log: Callable[..., None] | None = None) -> Block:
         """Take so many steps, more than `_LEFT_OUT`."""
@@ -170,7 +173,7 @@ def _compared(form: str, costs: list[Costs], most_us: float | None) -> Iterator[
 
 def _costs(form: str, home: Path, seconds: float) -> Costs:
     with on_one_thread():
-        loop = _Loop()
+        loop = _Loop(has_loader=form != _OWN_BATCHES)
         if form == _FLOOR:
             home.mkdir()
             with Floor(home) as floor:
@@ -219,5 +222,9 @@ def _with_two_lines(loop: _Loop, run: stepscope.Run) -> Callable[[int], Block]:
     return partial(loop.take, iter(run.steps(loop.loader)), log=run.log)
 
 
-_FLOOR = "floor"
-_FORMS = {"zero lines": _with_zero_lines, "two lines and run.log": _with_two_lines}
+_FLOOR, _OWN_BATCHES = "floor", "zero lines without a loader"
+_FORMS = {
+    "zero lines": _with_zero_lines,
+    _OWN_BATCHES: _with_zero_lines,
+    "two lines and run.log": _with_two_lines,
+}
