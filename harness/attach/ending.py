@@ -16,6 +16,14 @@ class ScriptStopped(KeyboardInterrupt):
     clean-up runs."""
 
 
+def caught_stop(step: int) -> str:
+    """Return the warning about a script that goes on after `step`, although it was stopped."""
+    return (
+        f"The script caught the KeyboardInterrupt of the stop and goes on: it has taken step {step:,}. "
+        "Stop it again, or end its process."
+    )
+
+
 class ScriptExitError(StepscopeError):
     """The script called `sys.exit` with a code other than 0."""
 

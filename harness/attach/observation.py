@@ -9,7 +9,7 @@ from torch import Tensor, is_grad_enabled, nn
 from harness.attach.autocast import RegionState
 from harness.attach.batches import samples_of_first_step, sizes_of
 from harness.attach.cycle import UpdateCycle
-from harness.attach.ending import ScriptStopped
+from harness.attach.ending import ScriptStopped, caught_stop
 from harness.attach.evaluations import Evaluations
 from harness.attach.manual import ManualUpdates
 from harness.attach.numbering import StepUnderWay
@@ -17,6 +17,7 @@ from harness.attach.recording import Availability, record_loader
 from harness.attach.switches import ScriptSwitches
 from harness.attach.tracker import StepTracker
 from harness.attach.training import ScriptTraining
+from harness.attach.untrained_calls import UntrainedCalls
 from harness.watch.context import RunContext
 from harness.watch.inbox import Inbox
 from harness.watch.live_settings import LiveSettings
@@ -84,11 +85,9 @@ class Observation:
         self.cycle = UpdateCycle()
         training.optimizer_ended = self.cycle.forget
         self.manual = ManualUpdates(clears_gradients) if not training.optimizers else None
-        self.step = 1
-        self.under_way = under_way
+        self.step, self.under_way = 1, under_way
         self.raises_stop = True
-        self.is_loading = False
-        self.early_samples = 0
+        self.is_loading, self.early_samples = False, 0
         self._scaled: tuple[Any, Any] = (None, None)
         self._has_loss = False
         self._leader: int | None = None
@@ -101,6 +100,7 @@ class Observation:
         self._early_update: bool | None = None
         self.has_ended = not steps.proceed(1)
         tracker.restart()
+        self._untrained_calls = UntrainedCalls(under_way, tracker)
 
     def batch_requested(self) -> None:
         """A loader is about to return a batch."""
@@ -131,6 +131,9 @@ class Observation:
         """A model that is not trained itself, such as an average of the weights, is called for evaluation."""
         if self.tracker.has_batch:
             self._mark_evaluation()
+        elif self._untrained_calls.add():
+            self.loaders.has_evaluated = True
+            self.leave_plain_step()
 
     def _mark_evaluation(self) -> None:
         self.tracker.has_evaluated = self.loaders.has_evaluated = True
@@ -148,18 +151,19 @@ class Observation:
         """A model is called."""
         if self.under_way.is_plain:
             self.leave_plain_step()
-        has_gradients, is_evaluating, loaders = is_grad_enabled(), not model.training, self.loaders
-        is_training = has_gradients and not is_evaluating
+        has_gradients, loaders, untrained = is_grad_enabled(), self.loaders, self._untrained_calls
+        is_training = has_gradients and model.training
         if not is_training:
             loaders.has_evaluated = True
-        elif loaders.has_evaluated and loaders.leaves_evaluated(self.step):
+            untrained.add()
+        elif loaders.has_evaluated and (loaders.leaves_evaluated(self.step) or untrained.are_evaluation):
             self.tracker.leave_out()
-        if self.manual is not None and self.manual.model_called(is_evaluating=is_evaluating):
+        if self.manual is not None and self.manual.model_called(is_evaluating=not model.training):
             self._end_step()
         self.autocast.forward_began(is_training=is_training)
         self.tracker.forward_began(
             has_gradients=has_gradients,
-            is_evaluating=is_evaluating,
+            is_evaluating=not model.training,
             is_repeated=self._inputs is not None and self._leader == id(model),
         )
         if not is_training:
@@ -393,8 +397,4 @@ class Observation:
         self.has_ended = False
         self._inbox.stop_message = self.steps.boundary.outcome = None
         self.steps.boundary.due = 0
-        self._context.warn(
-            "stop was caught",
-            f"The script caught the KeyboardInterrupt of the stop and goes on: it has taken step {step:,}. "
-            "Stop it again, or end its process.",
-        )
+        self._context.warn("stop was caught", caught_stop(step))

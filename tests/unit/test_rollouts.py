@@ -1,0 +1,87 @@
+"""Calls of a model without gradients before its steps, as where an agent acts before it learns."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from harness.attach import evaluations
+from harness.attach.untrained_calls import MANY_CALLS
+from tests.attach_factories import Recorded, attached, recorded
+
+_STEPS = 48
+
+
+class Agent(nn.Module):
+    """A network that is called as a whole, or whose parts are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor, self.critic = nn.Linear(4, 2), nn.Linear(4, 1)
+
+    def forward(self, seen: torch.Tensor) -> torch.Tensor:
+        return self.parts(seen)
+
+    def parts(self, seen: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.actor(seen), self.critic(seen)], dim=-1)
+
+
+@pytest.fixture(autouse=True)
+def every_evaluation_has_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
+
+
+def learned(
+    home: Path, calls: int, updates: int, acting: str = "agent", *, calls_between: int = 0
+) -> Recorded:
+    """Act so many times without gradients before as many updates; before the other updates call the model
+    `calls_between` times. `acting` is the agent or a copy of it, as a whole or in parts."""
+    agent = Agent()
+    actor = copy.deepcopy(agent) if acting.startswith("copy") else agent
+    optimizer = torch.optim.SGD(agent.parameters(), lr=0.01)
+    act, learn = (one.parts if acting.endswith("in parts") else one for one in (actor, agent))
+    with attached(home) as (session, folder, guard):
+        for step in range(_STEPS):
+            with torch.no_grad():
+                for _ in range(calls_between if step % updates else calls):
+                    act(torch.randn(1, 4))
+            loss = learn(torch.randn(8, 4)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        session.end(None)
+        assert guard.message is None
+    return recorded(folder)
+
+
+_ACTING = ("agent", "agent in parts", "copy", "copy in parts")
+
+
+@pytest.mark.parametrize("acting", _ACTING)
+@pytest.mark.parametrize("calls", [MANY_CALLS, 100])
+def test_many_calls_before_several_updates_belong_to_no_step(tmp_path: Path, calls: int, acting: str) -> None:
+    log = learned(tmp_path, calls, 12, acting)
+    assert len(log.steps) == _STEPS
+    assert list(log.evaluations_ns) == [13, 25, 37]
+    assert log.unexplained_gaps_ns() == {}
+
+
+@pytest.mark.parametrize("acting", _ACTING)
+def test_calls_before_every_update_are_a_part_of_its_step(tmp_path: Path, acting: str) -> None:
+    log = learned(tmp_path, 100, 1, acting)
+    assert (len(log.steps), log.evaluations_ns, log.unexplained_gaps_ns()) == (_STEPS, {}, {})
+
+
+@pytest.mark.parametrize("acting", _ACTING)
+def test_few_calls_before_several_updates_are_a_part_of_the_first_one(tmp_path: Path, acting: str) -> None:
+    calls = (MANY_CALLS - 1) // 2 if acting.endswith("in parts") else MANY_CALLS - 1
+    log = learned(tmp_path, calls, 12, acting)
+    assert (len(log.steps), log.evaluations_ns, log.unexplained_gaps_ns()) == (_STEPS, {}, {})
+
+
+@pytest.mark.parametrize("acting", _ACTING)
+def test_many_calls_are_a_part_of_their_step_where_each_has_some(tmp_path: Path, acting: str) -> None:
+    log = learned(tmp_path, 100, 12, acting, calls_between=1)
+    assert (len(log.steps), log.evaluations_ns, log.unexplained_gaps_ns()) == (_STEPS, {}, {})
