@@ -131,7 +131,7 @@ def test_sentences_name_the_peak_the_limit_and_the_difference() -> None:
         "Predicted peak: 1.00 GiB allocated, in backward; 256 MiB are the baseline between steps."
     )
     assert "It fits: 1.00 GiB needed" in fit_sentence(a_prediction(), settings(), a_target(2 * GIB))
-    assert "514 MiB more than available of the memory cap of 512 MiB" in fit_sentence(
+    assert "516 MiB more than available of the memory cap of 512 MiB" in fit_sentence(
         a_prediction(), settings(memory_cap_gib=0.5), a_target(2 * GIB)
     )
     assert "memory_cap_gib" in fit_sentence(a_prediction(), settings(), a_target(None))
