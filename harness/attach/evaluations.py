@@ -2,6 +2,7 @@
 
 import json
 
+from harness import words
 from harness.records.run import EventKind, EventRow, Severity
 from harness.watch.context import RunContext
 
@@ -33,7 +34,7 @@ class Evaluations:
             return
         now_ns, duration_ns = self._context.clock_ns(), self.waiting_ns
         self._event_ns, self.waiting_ns = now_ns, 0
-        message = f"Evaluation took {duration_ns / 1e9:.2f} s; it belongs to no step."
+        message = f"Evaluation took {words.duration(duration_ns)}; it belongs to no step."
         detail = json.dumps({"duration_ns": duration_ns})
         event = EventKind.EVALUATION, Severity.INFO, "evaluation", message, detail, None
         self._context.journal.put(EventRow(now_ns, step, *event))
