@@ -155,6 +155,25 @@ def test_pauses_between_steps_are_measured() -> None:
     assert analyze(rows[::2]).untold_ns is None
 
 
+def test_around_steps_that_were_not_recorded_the_time_between_steps_is_unknown() -> None:
+    rows = some_steps(30)
+    later = [row._replace(t_ns=row.t_ns + 5_000_000_000) for row in rows[20:]]
+    timing, whole = analyze(rows[:10] + rows[12:20] + later), analyze(rows)
+    assert timing.untold_ns == 5_000_000_000
+    assert whole.wall_ns is not None
+    assert timing.wall_ns == whole.wall_ns - (rows[12].t_ns - rows[9].t_ns) + 5_000_000_000
+
+
+@pytest.mark.parametrize("rows", [some_steps(30), some_device_steps(30, gap=0.1, parts=(0, 0.4, 0.4, 0.1))])
+def test_much_time_between_the_steps_is_mentioned(rows: list[StepRow]) -> None:
+    for share, is_mentioned in ((0.15, False), (0.25, True)):
+        between_ns = int(rows[0].step_ns * share / (1 - share))
+        spread = [row._replace(t_ns=row.t_ns + at * between_ns) for at, row in enumerate(rows)]
+        found = verdict(analyze(spread), rows[0].device_step_ns is not None)
+        assert any("25 % of the wall time" in line for line in found.why) == is_mentioned
+        assert ("between the steps" in found.next[0]) == is_mentioned
+
+
 def test_phases_that_exceed_their_step_are_counted() -> None:
     rows = some_steps(20)
     rows[3] = rows[3]._replace(forward_ns=rows[3].step_ns)

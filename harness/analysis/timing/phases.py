@@ -8,6 +8,7 @@ kernels within a step may wait too.
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -128,8 +129,8 @@ class Timing(NamedTuple):
     model_flops_per_s: float | None
     executed_flops_per_s: float | None
     mfu: float | None
-    # Wall time between the first and the last step's end outside of any step: pauses and changes. None unless
-    # every step in between was read.
+    # Wall time outside of any step (evaluation, pauses and changes), and all of it, of the steps whose
+    # predecessor was read as well. None without any.
     untold_ns: float | None
     wall_ns: float | None
     # Steady-state steps with phases that sum to more than the step: an unreliable clock.
@@ -169,11 +170,13 @@ def analyze(rows: Sequence[StepRow], costs: Mapping[int, StepCost] | None = None
 
 
 def _chain(rows: Sequence[StepRow]) -> tuple[float | None, float | None]:
-    """Wall time from the first step's end to the last's, and its part outside of any step."""
-    if len(rows) < 2 or rows[-1].step - rows[0].step != len(rows) - 1:
+    """Wall time from the end of one step to that of the next one, where both were read, and its part outside
+    of any step."""
+    pairs = [(before, row) for before, row in pairwise(rows) if row.step == before.step + 1]
+    if not pairs:
         return None, None
-    wall_ns = rows[-1].t_ns - rows[0].t_ns
-    return wall_ns, wall_ns - sum(row.step_ns for row in rows[1:])
+    wall_ns = sum(row.t_ns - before.t_ns for before, row in pairs)
+    return wall_ns, wall_ns - sum(row.step_ns for _, row in pairs)
 
 
 def _table(rows: Sequence[StepRow], *columns: str) -> list[Floats]:

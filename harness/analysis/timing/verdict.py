@@ -26,6 +26,8 @@ LAUNCH_SHARE = 0.50
 OPTIMIZER_SHARE = 0.30
 # Time outside the phases, or gaps explained by neither loader nor launches.
 OUTSIDE_SHARE = 0.20
+# Wall time between the steps, for the same reason as data wait.
+BETWEEN_SHARE = 0.20
 # Forward and backward pass together; below it no phase dominates.
 COMPUTE_SHARE = 0.60
 # Ratio of the 99th percentile to the median from which slow steps are mentioned.
@@ -72,11 +74,12 @@ _NEXT = {
         "processes.",
     ),
     Bound.COMPUTE: (
-        "Everything else takes little time. What remains is faster arithmetic: mixed precision, TF32, "
-        "channels_last, torch.compile.",
+        "Everything else in a step takes little time. What remains is faster arithmetic: mixed precision, "
+        "TF32, channels_last, torch.compile.",
     ),
     Bound.MIXED: ("No single phase dominates; the table shows the time of each.",),
 }
+_BETWEEN_NEXT = "Check first what happens between the steps: how often and how long the model is evaluated."
 
 
 def verdict(timing: Timing, is_asynchronous: bool) -> Verdict:
@@ -90,7 +93,9 @@ def verdict(timing: Timing, is_asynchronous: bool) -> Verdict:
         sentence = "Device times are missing, and issue times alone do not show the bottleneck."
         return Verdict(Bound.TOO_FEW, sentence, (), ())
     bound, sentence, why = _asynchronous(timing) if is_asynchronous else _synchronous(timing)
-    return Verdict(bound, sentence, (*why, *_tail(timing)), _NEXT[bound])
+    between = _between(timing)
+    steps = (_BETWEEN_NEXT, *_NEXT[bound]) if between else _NEXT[bound]
+    return Verdict(bound, sentence, (*why, *between, *_tail(timing)), steps)
 
 
 def _synchronous(timing: Timing) -> tuple[Bound, str, Sequence[str]]:
@@ -187,6 +192,16 @@ def _median_wait(timing: Timing) -> str:
     assert wait is not None
     return (
         f"Data wait per step: median {words.duration(wait.p50)}, 95th percentile {words.duration(wait.p95)}."
+    )
+
+
+def _between(timing: Timing) -> tuple[str, ...]:
+    if not timing.wall_ns or timing.untold_ns is None or timing.untold_ns < BETWEEN_SHARE * timing.wall_ns:
+        return ()
+    share = _pct(timing.untold_ns / timing.wall_ns)
+    return (
+        f"These are shares of the steps; {share} of the wall time passes between them: evaluation, pauses "
+        "and changes.",
     )
 
 
