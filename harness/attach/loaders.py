@@ -60,7 +60,7 @@ class LoaderSwitch:
         self._known: dict[str, Any] = {}
         self._fed_by: list[LoaderValues] = []
         self.is_settled = False
-        # The newest step whose batches were evaluated and taken for no part of it.
+        # The newest step with batches that were evaluated, and taken for no part of it.
         self._doubted_step = -1
 
     @property

@@ -5,7 +5,7 @@ from harness.attach.tracker import StepTracker
 
 # Fewer calls may as well compute a target of the step.
 MANY_CALLS = 8
-# Of the first step, whose beginning was not followed: it may have had some.
+# Of the first step: its beginning was not followed, and it may have had some.
 _UNKNOWN_CALLS = 1
 
 

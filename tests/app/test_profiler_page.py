@@ -128,7 +128,7 @@ def test_without_advice_the_page_says_that_nothing_stands_out(demo: Write, open_
     app = open_page("profiler", run=demo("amp", 4_000).run_id)
     assert "No advice: nothing stands out in the last" in _messages(app)
     assert "Advice" not in _messages(app)
-    assert "**Next:** Everything else in a step takes little time." in _messages(app)
+    assert "**Next:** Everything else within steps takes little time." in _messages(app)
 
 
 def test_nothing_new_is_drawn_from_what_is_kept(demo: Write, open_page: Open) -> None:

@@ -15,7 +15,7 @@ _STEPS = 48
 
 
 class Agent(nn.Module):
-    """A network that is called as a whole, or whose parts are."""
+    """A network that is called as a whole or in parts."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -129,8 +129,8 @@ class Timing(NamedTuple):
     model_flops_per_s: float | None
     executed_flops_per_s: float | None
     mfu: float | None
-    # Wall time outside of any step (evaluation, pauses and changes), and all of it, of the steps whose
-    # predecessor was read as well. None without any.
+    # Wall time outside of any step (evaluation, pauses and changes), and all of it, between the ends of
+    # neighboring steps that were both read. None without any.
     untold_ns: float | None
     wall_ns: float | None
     # Steady-state steps with phases that sum to more than the step: an unreliable clock.

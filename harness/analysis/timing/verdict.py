@@ -74,7 +74,7 @@ _NEXT = {
         "processes.",
     ),
     Bound.COMPUTE: (
-        "Everything else in a step takes little time. What remains is faster arithmetic: mixed precision, "
+        "Everything else within steps takes little time. What remains is faster arithmetic: mixed precision, "
         "TF32, channels_last, torch.compile.",
     ),
     Bound.MIXED: ("No single phase dominates; the table shows the time of each.",),
