@@ -5,6 +5,8 @@ import math
 from harness.errors import SettingError
 
 _SETTING = "memory_cap_gib"
+# A cap on the CPU must leave this beyond the bytes in use when it is set; free bytes of the heap count too.
+CPU_HEADROOM_BYTES = 128 << 20
 
 
 def validate_cap(cap_bytes: int, reserved_bytes: int, smallest_bytes: int) -> None:

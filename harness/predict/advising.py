@@ -16,6 +16,7 @@ from harness.predict.answer import (
     available_bytes,
     fits,
     limit_of,
+    required_by_cap_bytes,
 )
 from harness.predict.question import Question
 from harness.records.run import AmpMode, DeviceKind
@@ -109,7 +110,9 @@ def find_largest_batch(
     tried = {settings.batch_size: prediction}
     below = (0, prediction.static_bytes)  # The largest batch known to fit, and the bytes it needs.
     above: tuple[int, int] | None = None
-    batch = settings.batch_size
+    # If the baseline is too large for the limit, no batch fits, unless the inputs are the larger part of it.
+    is_baseline_too_large = required_by_cap_bytes(prediction, settings, target) > free_bytes
+    batch = 1 if is_baseline_too_large else settings.batch_size
     for _ in range(_MOST_TRIES):
         if batch not in tried:
             answer = yield Question.of(change(settings, {"batch_size": batch}), target)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from harness import words
+from harness.device.cap import CPU_HEADROOM_BYTES
 from harness.records import json as row_json
 from harness.records.memory import MemoryCategory
 from harness.records.run import DeviceFacts, DeviceKind
@@ -145,11 +146,28 @@ def available_bytes(prediction: Prediction, settings: Settings, target: Target) 
     memory. A cap covers the run's own memory only (on the CPU also the rest of the process, which is
     subtracted). None without a limit."""
     limit, _ = limit_of(settings, target)
-    if limit is None or target.memory_bytes is None or limit < target.memory_bytes:
+    if limit is None or _is_capped(settings, target):
         own_bytes = OWN_DATA_BYTES if target.kind is DeviceKind.CPU else 0
         return None if limit is None else limit - own_bytes
     context = prediction.context_bytes
     return limit - (CONTEXT_ALLOWANCE_BYTES if context is None else context)
+
+
+def required_bytes(prediction: Prediction, settings: Settings, target: Target) -> int:
+    """Return the memory that must be available: for the run itself and for its cap to be accepted."""
+    return max(prediction.needed_bytes, required_by_cap_bytes(prediction, settings, target))
+
+
+def required_by_cap_bytes(prediction: Prediction, settings: Settings, target: Target) -> int:
+    """Return the memory below which a cap on the CPU is rejected, which must leave headroom above the
+    baseline between steps; without such a cap the baseline."""
+    is_cpu_cap = target.kind is DeviceKind.CPU and _is_capped(settings, target)
+    return prediction.static_bytes + (CPU_HEADROOM_BYTES if is_cpu_cap else 0)
+
+
+def _is_capped(settings: Settings, target: Target) -> bool:
+    limit, _ = limit_of(settings, target)
+    return limit is not None and (target.memory_bytes is None or limit < target.memory_bytes)
 
 
 def fits(prediction: Prediction, settings: Settings, target: Target) -> bool | None:
@@ -158,9 +176,10 @@ def fits(prediction: Prediction, settings: Settings, target: Target) -> bool | N
     free_bytes = available_bytes(prediction, settings, target)
     if limit is None or free_bytes is None:
         return None
-    if prediction.needed_bytes <= free_bytes:
+    required = required_bytes(prediction, settings, target)
+    if required <= free_bytes:
         return True
-    return None if prediction.context_bytes is None and prediction.needed_bytes <= limit else False
+    return None if prediction.context_bytes is None and required <= limit else False
 
 
 def off_by(predicted_bytes: int, measured_bytes: int | None) -> str | None:
@@ -229,7 +248,14 @@ def fit_sentence(prediction: Prediction, settings: Settings, target: Target) -> 
         case True:
             return f"It fits: {needed} needed, {words.size(free_bytes)} available of {limit_words}."
         case False:
-            over = words.size(prediction.needed_bytes - free_bytes)
+            required = required_bytes(prediction, settings, target)
+            over = words.size(required - free_bytes)
+            if required > prediction.needed_bytes:
+                return (
+                    f"It does not fit: {words.size(required)} needed, {over} more than available of "
+                    f"{limit_words}. A cap on the CPU must leave {words.size(CPU_HEADROOM_BYTES)} beyond the "
+                    "baseline between steps."
+                )
             return f"It does not fit: {needed} needed, {over} more than available of {limit_words}."
         case _:
             return f"Too close to tell: {needed} needed of {limit_words}, part of which the context uses."

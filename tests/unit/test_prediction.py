@@ -3,7 +3,11 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from harness.device.cap import CPU_HEADROOM_BYTES
+from harness.predict.advising import find_largest_batch
 from harness.predict.answer import (
     CONTEXT_ALLOWANCE_BYTES,
     OWN_DATA_BYTES,
@@ -31,6 +35,7 @@ from harness.settings import Settings
 from harness.settings.resolve import resolve
 
 GIB = 2**30
+MIB = 1 << 20
 
 ROWS = [
     Target(DeviceKind.CUDA, "H200", 139 * GIB, (9, 0)),
@@ -137,3 +142,57 @@ def test_sentences_name_the_peak_the_limit_and_the_difference() -> None:
     assert "memory_cap_gib" in fit_sentence(a_prediction(), settings(), a_target(None))
     close = fit_sentence(a_prediction(GIB, GIB, None), settings(), a_target(GIB))
     assert close.startswith("Too close to tell")
+
+
+def test_a_cap_on_the_cpu_must_leave_headroom_beyond_the_baseline() -> None:
+    target = a_target(2 * GIB)
+    prediction = a_prediction(GIB // 32)
+    smallest = prediction.static_bytes + CPU_HEADROOM_BYTES + OWN_DATA_BYTES
+    assert fits(prediction, settings(memory_cap_gib=smallest / GIB), target) is True
+    too_small = settings(memory_cap_gib=(smallest - MIB) / GIB)
+    assert fits(prediction, too_small, target) is False
+    assert fit_sentence(prediction, too_small, target) == (
+        "It does not fit: 136 MiB needed, 1.00 MiB more than available of the memory cap of 139 MiB. "
+        "A cap on the CPU must leave 128 MiB beyond the baseline between steps."
+    )
+    assert fits(prediction, too_small, target._replace(kind=DeviceKind.CUDA)) is True
+    assert fits(prediction, settings(), a_target(64 * MIB)) is True
+
+
+def largest_batch(cap_bytes: int, static_bytes: int, sample_bytes: int) -> tuple[int, int]:
+    """Return the largest batch of a run whose peak grows linearly, and how many predictions that took."""
+    capped, target = settings(memory_cap_gib=cap_bytes / GIB), a_target(8 * GIB)
+
+    def predicted(batch: int) -> Prediction:
+        peak_bytes = static_bytes + batch * sample_bytes
+        return a_prediction(peak_bytes)._replace(static_bytes=static_bytes)
+
+    prediction = predicted(capped.batch_size)
+    free_bytes = available_bytes(prediction, capped, target)
+    assert free_bytes is not None
+    search, count = find_largest_batch(capped, target, prediction, free_bytes), 0
+    answer = None
+    while True:
+        try:
+            question = next(search) if answer is None else search.send(answer)
+        except StopIteration as end:
+            return end.value, count
+        answer, count = predicted(question.settings.batch_size), count + 1
+
+
+@given(
+    headroom_bytes=st.integers(-8 * MIB, 2 * GIB),
+    static_bytes=st.integers(1, GIB),
+    sample_bytes=st.integers(1024, 64 * MIB),
+)
+def test_the_largest_batch_fits_and_one_much_larger_does_not(
+    headroom_bytes: int, static_bytes: int, sample_bytes: int
+) -> None:
+    cap_bytes = static_bytes + CPU_HEADROOM_BYTES + OWN_DATA_BYTES + headroom_bytes
+    batch, count = largest_batch(cap_bytes, static_bytes, sample_bytes)
+    assert count <= 8
+    room_bytes = CPU_HEADROOM_BYTES + headroom_bytes
+    expected = 0 if headroom_bytes < 0 else min(65536, room_bytes // sample_bytes)
+    assert 0.98 * expected - 1 <= batch <= expected
+    if headroom_bytes < 0:
+        assert count == 1

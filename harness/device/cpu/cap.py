@@ -9,13 +9,11 @@ of headroom Python itself may fail to allocate and abort, so less than 128 MiB i
 
 import resource
 
-from harness.device.cap import validate_cap
+from harness.device.cap import CPU_HEADROOM_BYTES, validate_cap
 from harness.device.cpu.heap import Heap, heap_bytes, in_use, separate_large_blocks
 from harness.device.host.rss import status_bytes
 from harness.errors import DeviceError
 
-# Above the bytes in use; free bytes of the heap count too.
-HEADROOM_BYTES = 128 << 20
 # A heap may exceed the cap by this much: a cap that was lifted for an out-of-memory error must be accepted
 # again, and by then thread stacks and the interpreter's arenas have changed the total a little.
 SLACK_BYTES = 64 << 20
@@ -50,7 +48,7 @@ class DataCap:
         info = self._heap.info()
         reserved_bytes = max(0, heap_bytes(info) - self._baseline_bytes)
         smallest_bytes = max(
-            in_use(info) - in_use_baseline_bytes + HEADROOM_BYTES, reserved_bytes - SLACK_BYTES
+            in_use(info) - in_use_baseline_bytes + CPU_HEADROOM_BYTES, reserved_bytes - SLACK_BYTES
         )
         validate_cap(cap_bytes, reserved_bytes, smallest_bytes)
         data_bytes = status_bytes("VmData")
