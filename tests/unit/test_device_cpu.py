@@ -22,13 +22,16 @@ def device() -> CpuDevice:
     return device
 
 
-def test_a_tensor_is_counted_to_the_byte_and_a_little(device: CpuDevice) -> None:
+def test_a_tensor_is_counted_to_within_a_mebibyte(device: CpuDevice) -> None:
+    # A reading is never below its baseline, and other objects of the process may be freed meanwhile.
+    held = torch.zeros(2 * MIB, dtype=torch.uint8)
     before = device.read_memory().allocated_bytes
     tensor = torch.zeros(64 * MIB, dtype=torch.uint8)
     after = device.read_memory().allocated_bytes
     assert before is not None
     assert after is not None
-    assert tensor.nbytes <= after - before < tensor.nbytes + MIB
+    assert abs(after - before - tensor.nbytes) < MIB
+    assert abs(before - held.nbytes) < MIB
 
 
 def test_the_peak_shows_what_a_phase_held_and_gave_back(device: CpuDevice) -> None:
