@@ -5,39 +5,39 @@ class UpdateCycle:
     """Learns which optimizers step in each iteration; the last of them ends the training step.
 
     Keys identify optimizers. An optimizer that steps a second time while others of the cycle are missing, or
-    a new batch in that situation, removes those: they do not step in every iteration. So does a new one that
-    steps twice in a row, as that of another training which follows the first.
+    a new batch in that situation, removes those: they do not step in every iteration.
+
+    One that is new after the end of an iteration is a candidate: it joins if it steps again after the next
+    iteration, is ignored if two pass without it, as the delayed policy of TD3, and replaces the others if it
+    steps twice in a row, as in another training that follows the first.
 
     Attributes:
         members: the optimizers of an iteration.
         done: those of them that have stepped in the iteration under way.
         has_batch: whether a batch was requested in it.
+        only: the one whose steps all end a training step, as long as nothing else is to be decided.
     """
 
     def __init__(self) -> None:
         self.members: set[int] = set()
-        self._occasional: set[int] = set()
         self.done: set[int] = set()
         self.has_batch = False
-        # A new optimizer that took the newest step of all, after the end of an iteration.
-        self._late: int | None = None
+        self.only: int | None = None
+        self._occasional: set[int] = set()
+        # Whether an iteration has ended since a candidate stepped.
+        self._candidates: dict[int, bool] = {}
 
     def updated(self, key: int) -> bool:
         """Take notice of a step of an optimizer; return whether it ends the training step."""
-        if len(self.members) == 1 and key in self.members:
-            self.done.clear()
-            self.has_batch = False
-            return True
         if key in self._occasional:
             return False
+        if key in self._candidates:
+            return self._came_again(key)
         if key not in self.members:
-            return self._joined(key)
+            return self._came_first(key)
         if key in self.done:
             self._drop_missing()
         self.done.add(key)
-        if key == self._late:
-            self._drop_missing()
-        self._late = None
         return self._is_over()
 
     def batch_requested(self) -> bool:
@@ -53,18 +53,33 @@ class UpdateCycle:
         """An optimizer does not exist any more."""
         for keys in (self.members, self._occasional, self.done):
             keys.discard(key)
-        if key == self._late:
-            self._late = None
+        self._candidates.pop(key, None)
+        if key == self.only:
+            self.only = None
 
-    def _joined(self, key: int) -> bool:
-        """Add an optimizer to the cycle. The first one alone is the cycle, so that its step ends an iteration
-        that others of the cycle then belong to."""
-        is_first = not self.members
+    def _came_first(self, key: int) -> bool:
+        """Add an optimizer to the cycle, or to the candidates for it. The first one alone is the cycle, so
+        that its step ends an iteration that others of the cycle then belong to."""
+        self.only = None
+        if self.members and not (self.has_batch or self.done):
+            self._candidates[key] = False
+            return False
         self.members.add(key)
-        if is_first or self.has_batch or self.done:
-            self.done.add(key)
-        else:
-            self._late = key
+        self.done.add(key)
+        return self._is_over()
+
+    def _came_again(self, key: int) -> bool:
+        """Decide on a candidate that steps a second time."""
+        if self._candidates[key]:
+            del self._candidates[key]
+            self.members.add(key)  # Of the iteration that has just ended.
+            return False
+        in_order = list(self._candidates)
+        since = set(in_order[in_order.index(key) :])
+        self._occasional |= self.members | (set(in_order) - since)
+        self.members = since
+        self._candidates.clear()
+        self.done = {key}
         return self._is_over()
 
     def _is_over(self) -> bool:
@@ -72,6 +87,10 @@ class UpdateCycle:
             return False
         self.done.clear()
         self.has_batch = False
+        missing = {key for key, has_iteration_ended in self._candidates.items() if has_iteration_ended}
+        self._occasional |= missing
+        self._candidates = {key: True for key in self._candidates if key not in missing}
+        self.only = next(iter(self.members)) if len(self.members) == 1 and not self._candidates else None
         return True
 
     def _drop_missing(self) -> None:

@@ -256,8 +256,8 @@ class Observation:
             self.rates.update_ended(optimizer)
         self.updates += 1
         cycle, key = self.cycle, id(optimizer)
-        if len(cycle.members) == 1 and key in cycle.members and not cycle.done:
-            is_last, cycle.has_batch = True, False  # The only optimizer.
+        if key == cycle.only:
+            is_last, cycle.has_batch = True, False
         else:
             is_last = cycle.updated(key)
         self.tracker.update_ended()

@@ -137,11 +137,11 @@ class PlainObservation(Observation):
         plain = self.plain
         if self._timer.end_device is not None or self.model_id is None or not plain.may_begin(self.step):
             return
-        loaders, key = self.loaders, next(iter(self.cycle.members), 0)
+        loaders, key = self.loaders, self.cycle.only
         batches = loaders.newest()
         if loaders.has_fed if batches is None else not batches.is_tried:
             return
-        if not (self._is_plain() and key in self.training.references):
+        if key is None or not (self._is_plain() and key in self.training.references):
             return
         plain.expect(batches, self.model_id, key, self._timer)
         plain.until_step, self._deadline_ns = self.steps.controller.quiet_until()
@@ -170,7 +170,7 @@ class PlainObservation(Observation):
         cycle, calls = self.cycle, self.calls
         if self.manual is not None or self.is_discovering or self.is_loading or self.has_ended:
             return False
-        if len(cycle.members) != 1 or cycle.done or cycle.has_batch or not self.tracker.is_at_start:
+        if cycle.only is None or cycle.has_batch or not self.tracker.is_at_start:
             return False
         return (
             self._scaled == (None, None)

@@ -59,17 +59,41 @@ def test_an_optimizer_that_follows_another_one_without_batches_loses_one_step() 
     # The first of its steps may still belong to the iteration of the other one.
     assert steps_in("AAABBBB") == [1, 1, 1, 0, 1, 1, 1]
     assert steps_in("AABCC") == [1, 1, 0, 0, 1]
-    assert steps_in("AABABAB") == [1, 1, 0, 0, 1, 0, 1]
+    assert steps_in("AABABAB") == [1, 1, 0, 1, 0, 0, 1]
+    assert steps_in("AABCBCBC") == [1, 1, 0, 0, 0, 1, 0, 1]
+    assert steps_in("AABCABCABC") == [1, 1, 0, 0, 1, 0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("iteration", "times", "steps"),
+    [
+        ("QQP", 20, 40),
+        ("QPQ", 20, 40),
+        ("QQPE", 20, 40),
+        ("DDDDDG", 8, 40),
+        ("bQbQP", 20, 40),
+        ("bQbQbQPE", 10, 30),
+    ],
+)
+def test_an_optimizer_that_steps_in_some_iterations_costs_no_step(
+    iteration: str, times: int, steps: int
+) -> None:
+    assert sum(steps_in(iteration * times)) == steps
+
+
+def test_an_optimizer_that_is_the_only_one_ends_every_step() -> None:
+    cycle = UpdateCycle()
+    assert [cycle.only, cycle.updated(1), cycle.only] == [None, True, 1]
+    cycle.updated(2)
+    assert cycle.only is None
+    assert [cycle.updated(1), cycle.updated(1), cycle.only] == [True, True, 1]
+    cycle.forget(1)
+    assert cycle.only is None
 
 
 def test_an_optimizer_that_is_no_more_is_not_waited_for() -> None:
     cycle = UpdateCycle()
-    assert [cycle.updated(1), cycle.updated(2), cycle.updated(1), cycle.updated(2)] == [
-        True,
-        False,
-        False,
-        True,
-    ]
+    assert [cycle.updated(key) for key in (1, 2, 1, 2, 1, 2)] == [True, False, True, False, False, True]
     cycle.forget(2)
     assert [cycle.updated(1), cycle.updated(1)] == [True, True]
 
@@ -78,7 +102,7 @@ def test_a_new_optimizer_with_the_id_of_one_that_is_no_more_is_another_one() -> 
     cycle = UpdateCycle()
     assert [cycle.updated(1), cycle.updated(2)] == [True, False]
     cycle.forget(2)
-    assert [cycle.updated(2), cycle.updated(1), cycle.updated(2)] == [False, False, True]
+    assert [cycle.updated(key) for key in (2, 1, 2, 1, 2)] == [False, True, False, False, True]
 
 
 def test_without_an_optimizer_a_step_ends_where_gradients_are_cleared() -> None:
