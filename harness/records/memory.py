@@ -171,7 +171,8 @@ class LeakRow(NamedTuple):
     low: float | None
     high: float | None
     risen_bytes: int | None
-    # Steps until the memory limit at this slope; None without a limit or a leak.
+    # Steps until the memory limit at this slope; None without a limit or growth. Before the verdict "leak"
+    # they are stated only if they are few.
     steps_to_oom: int | None
     # The smallest slope, in bytes per step, that would be detected by now.
     detection_limit: float | None

@@ -147,7 +147,7 @@ def against_the_truth(rows: Iterable[LeakRow], died_at: int) -> list[Statement]:
     return [
         Statement(row.step, row.steps_to_oom, died_at - row.step)
         for row in rows
-        if row.verdict == LeakVerdict.LEAK and row.steps_to_oom is not None
+        if row.steps_to_oom is not None
     ]
 
 

@@ -32,6 +32,14 @@ def test_a_leak_states_its_slope_and_the_time_left() -> None:
     assert alert.urgency is Urgency.BAD
 
 
+def test_growth_that_ends_soon_is_an_alert_before_it_is_called_a_leak() -> None:
+    near, far = (a_verdict(LeakSeries.ALLOCATED, LeakVerdict.WATCH, left=left) for left in (900, None))
+    (alert,) = alerts(None, [near], [], [])
+    assert alert.label == "growing 1.50 MiB/step · out of memory in ≈ 900 steps"
+    assert alert.urgency is Urgency.WARNING
+    assert alerts(None, [far], [], []) == []
+
+
 def test_without_a_limit_a_leak_states_no_time() -> None:
     (alert,) = alerts(None, [a_verdict(LeakSeries.HOST, LeakVerdict.LEAK, left=None)], [], [])
     assert alert.label == "leak 1.50 MiB/step"

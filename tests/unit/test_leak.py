@@ -44,6 +44,20 @@ def test_a_leak_of_live_tensors_says_how_fast_and_how_long_until_memory_runs_out
     assert "withdrawn" in row.message
 
 
+def test_the_steps_left_are_stated_before_a_leak_is_certain_if_they_are_few() -> None:
+    def judged(leaked: int, steps: int) -> LeakRow:
+        rows = (a_row(step, GIB + step * leaked, 2 * GIB + step * leaked) for step in range(1, steps + 1))
+        return verdicts(rows)[LeakSeries.ALLOCATED]
+
+    row = judged(40 * MIB, 80)
+    assert (row.verdict, row.steps_to_oom) == (LeakVerdict.WATCH, 8 * GIB // (40 * MIB) - 80)
+    assert "memory runs out in about 120 steps" in row.message
+    assert 'too early for the verdict "leak"' in row.message
+    row = judged(2 * MIB, 80)
+    assert (row.verdict, row.steps_to_oom) == (LeakVerdict.WATCH, None)
+    assert "runs out" not in row.message
+
+
 def test_reserved_memory_that_rises_alone_is_fragmentation() -> None:
     result = verdicts(a_row(step, reserved=2 * GIB + step * MIB) for step in range(1, STEPS + 1))
     assert leaking(result) == {LeakSeries.FRAGMENTATION}

@@ -8,12 +8,20 @@ from itertools import pairwise
 import pytest
 
 from harness.analysis.leak.detector import LeakDetector
+from harness.analysis.leak.growth import LEAST_FOR_LEAK
 from harness.analysis.leak.headroom import Limits
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import EventKind, EventRow, Severity, StepRow
 from harness.store.inserts import Row
 from harness.watch.guard import FailureGuard
-from harness.watch.jobs.leaks import READS_PER_JUDGMENT, HostReading, LeakWatch, Readings, WorkersGauge
+from harness.watch.jobs.leaks import (
+    EARLY_READS_PER_JUDGMENT,
+    READS_PER_JUDGMENT,
+    HostReading,
+    LeakWatch,
+    Readings,
+    WorkersGauge,
+)
 from harness.watch.tee import tee
 from tests.leak_factories import GIB, MIB, a_row
 from tests.train_factories import raising
@@ -85,6 +93,18 @@ def test_a_leak_is_written_again_every_ten_seconds_while_it_goes_on() -> None:
     assert {later - earlier for earlier, later in pairwise(times)} == {10 * SECOND_NS}
 
 
+def test_growth_near_the_limit_is_written_with_the_steps_left_before_it_is_called_a_leak() -> None:
+    bench = Bench()
+    bench.train(90, 40 * MIB)
+    verdicts = [(row.verdict, row.steps_to_oom) for row in bench.leaks()]
+    left = (8 * GIB) // (80 * MIB)
+    assert verdicts[0] == (LeakVerdict.TOO_EARLY, None)
+    assert verdicts[1][0] == LeakVerdict.WATCH
+    assert verdicts[1][1] == pytest.approx(left - bench.leaks()[1].step, abs=2)
+    assert len(verdicts) == 2
+    assert bench.events() == []
+
+
 def test_a_leak_is_told_once_with_its_figures() -> None:
     bench = Bench()
     bench.train(500, MIB)
@@ -142,14 +162,19 @@ def test_nobody_collects_garbage_in_a_healthy_run() -> None:
 
 
 def test_the_host_is_looked_at_more_often_than_is_judged() -> None:
-    looks: list[int] = []
+    looks, judged = list[int](), list[int]()
     bench = Bench()
 
     def look() -> HostReading:
         looks.append(1)
         return HostReading(GIB, None)
 
-    watch = LeakWatch(
+    class Counting(LeakWatch):
+        def judge(self) -> None:
+            judged.append(len(looks))
+            super().judge()
+
+    watch = Counting(
         bench.rows.append,
         lambda: 0,
         lambda: 1,
@@ -158,12 +183,16 @@ def test_the_host_is_looked_at_more_often_than_is_judged() -> None:
         look,
         lambda: Limits(),
     )
-    bench.readings.take([a_row(10)])
-    for _ in range(READS_PER_JUDGMENT - 1):
+    for _ in range(2 * EARLY_READS_PER_JUDGMENT):
         watch.check()
-    assert (len(looks), bench.rows) == (READS_PER_JUDGMENT - 1, [])
-    watch.check()
-    assert bench.leaks()
+    assert judged == [EARLY_READS_PER_JUDGMENT, 2 * EARLY_READS_PER_JUDGMENT]
+    bench.readings.take(a_row(10 + step) for step in range(LEAST_FOR_LEAK))
+    watch.judge()
+    looks.clear()
+    judged.clear()
+    for _ in range(3 * READS_PER_JUDGMENT):
+        watch.check()
+    assert {later - earlier for earlier, later in pairwise(judged)} == {READS_PER_JUDGMENT}
 
 
 def test_rows_pass_even_when_the_detector_cannot_take_them(capsys: pytest.CaptureFixture[str]) -> None:

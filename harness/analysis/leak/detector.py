@@ -34,6 +34,9 @@ LEAST_WHERE_STEPS_DIFFER = 4 * LEAST_FOR_LEAK
 DIFFERENT = 0.35
 _TRANSIENT_STEPS = 64
 
+# Before the verdict "leak" the steps until memory runs out are stated up to this multiple of those analyzed.
+NEAR = 4
+
 RISING = frozenset({LeakVerdict.WATCH, LeakVerdict.LEAK})
 CALM = frozenset({LeakVerdict.STEADY, LeakVerdict.SAWTOOTH})
 
@@ -77,6 +80,11 @@ class LeakDetector:
         self._is_settled = self._is_recorded = False
         self._host_step = 0
         self._is_heap_measured = False
+
+    @property
+    def samples(self) -> int:
+        """Readings of the memory in live tensors since the last start."""
+        return self._judges[LeakSeries.ALLOCATED].samples
 
     def take(self, rows: Iterable[StepRow], limits: Limits = NO_LIMITS) -> None:
         """Add readings in the order of their steps. Flagged steps are excluded; a change of settings restarts
@@ -200,7 +208,7 @@ class LeakDetector:
     ) -> LeakRow:
         fit = judgment.trend
         is_leak = judgment.verdict is LeakVerdict.LEAK
-        left = self._headroom.steps_left(series, fit, limits) if is_leak and fit is not None else None
+        left = self._steps_left(series, judgment, limits)
         context = wording.VerdictContext(
             series, judgment, self._judges[series].samples, left, self._on_cpu, series in rising
         )
@@ -219,6 +227,20 @@ class LeakDetector:
             message=wording.sentence(context),
             cause=wording.cause(context, rising, newest) if is_leak else None,
         )
+
+    def _steps_left(self, series: LeakSeries, judgment: Judgment, limits: Limits) -> int | None:
+        """Return the steps until memory runs out at this slope. Before the verdict "leak" only if that is
+        near: a run may end before the verdict can be sure."""
+        if judgment.verdict not in RISING or judgment.trend is None:
+            return None
+        left = self._headroom.steps_left(series, judgment.trend, limits)
+        is_sure = judgment.verdict is LeakVerdict.LEAK
+        is_near = (
+            series is LeakSeries.ALLOCATED
+            and left is not None
+            and left <= NEAR * (judgment.last_step - judgment.since_step)
+        )
+        return left if is_sure or is_near else None
 
 
 def _without_need_growth(judgment: Judgment, needs: Judgment) -> Judgment:

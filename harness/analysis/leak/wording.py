@@ -57,7 +57,7 @@ def sentence(context: VerdictContext) -> str:
         case LeakVerdict.LEAK:
             return f"{_growth(context, since)}{_end(context)} The verdict is withdrawn if it levels off."
         case LeakVerdict.WATCH:
-            return f'{_growth(context, since)} It is too early for the verdict "leak".'
+            return f'{_growth(context, since)}{_end(context)} It is too early for the verdict "leak".'
         case LeakVerdict.SAWTOOTH:
             text = f"{context.capitalized} rises and falls back {since}; none of it is retained."
             return f"{text}{_limit(context)}"

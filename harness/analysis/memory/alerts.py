@@ -58,13 +58,15 @@ def _leaks(leaks: Iterable[LeakRow], recent: Sequence[StepRow]) -> list[Alert]:
     leak_alerts: list[Alert] = []
     reported: list[LeakRow] = []
     for row in current_leaks(leaks):
-        if row.verdict == LeakVerdict.LEAK and not any(row.has_one_cause_with(one) for one in reported):
+        is_leak = row.verdict == LeakVerdict.LEAK
+        is_near_limit = row.verdict == LeakVerdict.WATCH and row.steps_to_oom is not None
+        if (is_leak or is_near_limit) and not any(row.has_one_cause_with(one) for one in reported):
             reported.append(row)
             kind = "fragmenting" if row.series == LeakSeries.FRAGMENTATION else "leak"
-            label = f"{kind} {words.size(row.bytes_per_step)}/step"
+            label = f"{kind if is_leak else 'growing'} {words.size(row.bytes_per_step)}/step"
             if row.steps_to_oom is not None:
                 label += f" · out of memory in {_remaining(row.steps_to_oom, recent)}"
-            leak_alerts.append(Alert(Urgency.BAD, label, row.message))
+            leak_alerts.append(Alert(Urgency.BAD if is_leak else Urgency.WARNING, label, row.message))
     return leak_alerts
 
 

@@ -15,7 +15,7 @@ import psutil
 
 from harness import words
 from harness.analysis.leak.detector import CALM, RISING, LeakDetector, ReadingFilter
-from harness.analysis.leak.growth import LEAST_RISE
+from harness.analysis.leak.growth import LEAST_FOR_LEAK, LEAST_RISE
 from harness.analysis.leak.headroom import Limits
 from harness.device.host.probe import rss_of
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
@@ -25,6 +25,8 @@ from harness.watch.context import RunContext
 READ_PERIOD_S = 0.125
 # Host readings per judgment.
 READS_PER_JUDGMENT = 8
+# In the first seconds, in which judgments have few readings and take little time.
+EARLY_READS_PER_JUDGMENT = 2
 
 # Period at which the row of a continuing leak is written again.
 AGAIN_NS = 10_000_000_000
@@ -122,7 +124,8 @@ class LeakWatch:
             return
         self._detector.take_host(self._last_step(), *self._read_host())
         self._host_reads += 1
-        if self._host_reads % READS_PER_JUDGMENT == 0:
+        is_early = self._detector.samples < LEAST_FOR_LEAK
+        if self._host_reads % (EARLY_READS_PER_JUDGMENT if is_early else READS_PER_JUDGMENT) == 0:
             self.judge()
 
     def verdicts(self) -> list[LeakRow]:
@@ -156,8 +159,10 @@ class LeakWatch:
         reported = self._reported.get(row.series)
         if reported is None or reported.verdict != row.verdict:
             return True
-        if row.verdict == LeakVerdict.LEAK:
-            return row.t_ns - reported.t_ns >= AGAIN_NS
+        if row.verdict == LeakVerdict.LEAK or row.steps_to_oom is not None:
+            return reported.steps_to_oom is None or row.t_ns - reported.t_ns >= AGAIN_NS
+        if reported.steps_to_oom is not None:
+            return True
         if row.detection_limit is None:
             return False
         return (
