@@ -5,7 +5,8 @@ class UpdateCycle:
     """Learns which optimizers step in each iteration; the last of them ends the training step.
 
     Keys identify optimizers. An optimizer that steps a second time while others of the cycle are missing, or
-    a new batch in that situation, removes those: they do not step in every iteration.
+    a new batch in that situation, removes those: they do not step in every iteration. Where one of those
+    alone steps with a batch, as two that take turns, the next batch ends the training step.
 
     One that is new after the end of an iteration is a candidate: it joins if it steps again after the next
     iteration, is ignored if two pass without it, as the delayed policy of TD3, and replaces the others if it
@@ -24,12 +25,15 @@ class UpdateCycle:
         self.has_batch = False
         self.only: int | None = None
         self._occasional: set[int] = set()
+        # Whether one of them has stepped since the newest batch, which none of the members has used yet.
+        self._has_stepped_alone = False
         # Whether an iteration has ended since a candidate stepped.
         self._candidates: dict[int, bool] = {}
 
     def updated(self, key: int) -> bool:
         """Take notice of a step of an optimizer; return whether it ends the training step."""
         if key in self._occasional:
+            self._has_stepped_alone = self.has_batch
             return False
         if key in self._candidates:
             return self._came_again(key)
@@ -41,11 +45,13 @@ class UpdateCycle:
         return self._is_over()
 
     def batch_requested(self) -> bool:
-        """Take notice of a new batch; return whether it ends a training step that waited for an optimizer."""
-        is_waiting = bool(self.done)
-        if is_waiting:
+        """Take notice of a new batch; return whether it ends a training step."""
+        is_waiting = self._has_stepped_alone
+        if self.done:
+            is_waiting = True
             self._drop_missing()
             self.done.clear()
+        self._has_stepped_alone = False
         self.has_batch = True
         return is_waiting
 
@@ -86,7 +92,7 @@ class UpdateCycle:
         if not self.done or self.done < self.members:
             return False
         self.done.clear()
-        self.has_batch = False
+        self.has_batch = self._has_stepped_alone = False
         missing = {key for key, has_iteration_ended in self._candidates.items() if has_iteration_ended}
         self._occasional |= missing
         self._candidates = {key: True for key in self._candidates if key not in missing}

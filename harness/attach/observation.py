@@ -108,10 +108,7 @@ class Observation:
             self.leave_plain_step()
         if self.is_loading:
             return
-        cycle = self.cycle
-        if not cycle.done:
-            cycle.has_batch = True
-        elif cycle.batch_requested():
+        if self.cycle.batch_requested():
             self._end_step()
         self.tracker.batch_requested()
         if self.is_discovering and self.updates:

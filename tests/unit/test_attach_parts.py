@@ -43,6 +43,11 @@ def steps_in(events: str) -> list[int]:
         ("bABC", 5, 5),
         ("bbA", 5, 5),
         ("bDbDbDG", 3, 9),
+        ("bAbB", 10, 20),
+        ("bbAbbB", 10, 20),
+        ("bAbBbC", 10, 30),
+        ("bAbAbBbB", 10, 40),
+        ("bPQbQ", 10, 20),
     ],
 )
 def test_every_iteration_is_one_step_whatever_number_of_optimizers_it_has(
