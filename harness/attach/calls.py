@@ -120,7 +120,7 @@ def _wrapped_step(optimizer: torch.optim.Optimizer, wrapper: Wrapper, step: Call
     """A bound method, as schedulers expect of `optimizer.step`."""
 
     @wraps(step)
-    def wrapped_step(_self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+    def wrapped_step(_self: torch.optim.Optimizer, /, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             return step(*args, **kwargs)
         result: list[Any] = []

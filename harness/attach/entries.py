@@ -130,7 +130,7 @@ class StepEntries:
         times_ns = plain.times_ns
 
         @wraps(original)
-        def call(model: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
+        def call(model: nn.Module, /, *inputs: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():  # In a function that is compiled nothing of ours may be traced.
                 return model._call_impl(*inputs, **kwargs) if is_torch else original(model, *inputs, **kwargs)
             is_next = len(times_ns) == plain.events_before_call and id(model) == plain.model_id

@@ -174,11 +174,11 @@ class Hooks(Closing):
         """Follow the subclasses of a loader, now and when they are defined: some make iterators of torch's in
         ways of their own, as torchdata's StatefulDataLoader."""
 
-        def defined(subclass: type[DataLoader[Any]], **arguments: Any) -> None:
+        def defined(subclass: type[DataLoader[Any]], /, **arguments: Any) -> None:
             super(kind, subclass).__init_subclass__(**arguments)
             self._entries.guard.run(self._follow_subclass, subclass)
 
-        kind.__init_subclass__ = classmethod(defined)  # type: ignore[assignment,arg-type]
+        kind.__init_subclass__ = classmethod(defined)  # type: ignore[assignment]
         self._stack.callback(delattr, kind, "__init_subclass__")
         known = [kind]
         while known:
@@ -203,7 +203,7 @@ class Hooks(Closing):
 
     def _call_any(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
-        def call(module: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
+        def call(module: nn.Module, /, *inputs: Any, **kwargs: Any) -> Any:
             if is_compiling():  # As torch.compile traces `nn.Module.__call__`, whose lines it cannot.
                 return module._call_impl(*inputs, **kwargs)
             if not self._events.follows():
@@ -223,7 +223,7 @@ class Hooks(Closing):
 
     def _zero_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
-        def zero_grad(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        def zero_grad(module: nn.Module, /, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
             if not is_compiling() and self._events.follows():
                 self._events.gradients_cleared()
@@ -232,7 +232,7 @@ class Hooks(Closing):
 
     def _init_optimizer(self, original: Callable[..., None]) -> Callable[..., None]:
         @wraps(original)
-        def init(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        def init(optimizer: torch.optim.Optimizer, /, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             if self._events.follows():
                 self._events.optimizer_created(optimizer)
@@ -252,7 +252,7 @@ class Hooks(Closing):
     def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def step(
-            scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any
+            scaler: torch.amp.GradScaler, /, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any
         ) -> Any:
             call = partial(original, scaler, optimizer, *args, **kwargs)
             return self._events.scaler_stepped(optimizer, call) if self._events.follows() else call()
