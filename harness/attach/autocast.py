@@ -1,16 +1,22 @@
 """Automatic mixed precision of a script: around the calls of its models, or in its own autocast regions."""
 
 from collections.abc import Callable, Mapping
-from functools import wraps
+from contextlib import suppress
+from dataclasses import is_dataclass
+from functools import partial, wraps
+from operator import is_
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from harness.records.run import AmpMode
 
 _DTYPES = {AmpMode.BF16: torch.bfloat16, AmpMode.FP16: torch.float16}
 _MODES = {dtype: mode for mode, dtype in _DTYPES.items()}
+# Levels of nested outputs: also a limit for those that contain themselves.
+_DEPTH = 6
 
 
 class RegionState(NamedTuple):
@@ -147,15 +153,31 @@ def following_regions(events: RegionEvents, original: Callable[..., Any]) -> Cal
     return enter
 
 
-def in_float32(output: Any) -> Any:
-    """Return `output` with its half-precision tensors in float32, as the script expects them."""
+def in_float32(output: Any, depth: int = _DEPTH) -> Any:
+    """Return `output` with its half-precision tensors in float32, as the script expects them: those of lists,
+    tuples, mappings and what has their methods, data classes and distributions, up to `depth` levels deep.
+    What cannot be changed is left."""
     if isinstance(output, Tensor):
         return output.float() if output.dtype in _MODES else output
-    if isinstance(output, tuple) and hasattr(output, "_fields"):
-        return type(output)(*map(in_float32, output))
-    if isinstance(output, list | tuple):
-        return type(output)(map(in_float32, output))
-    if isinstance(output, Mapping) and hasattr(output, "update"):
-        for key in list(output):
-            output[key] = in_float32(output[key])  # type: ignore[index]  # such as transformers' ModelOutput
+    if not depth or isinstance(output, nn.Module):
+        return output
+    with suppress(AttributeError, KeyError, RuntimeError, TypeError, ValueError):
+        if isinstance(output, list | tuple):
+            items = [in_float32(item, depth - 1) for item in output]
+            if all(map(is_, items, output)):
+                return output
+            return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
+        is_own_class = is_dataclass(output) and not isinstance(output, Mapping | type)
+        if isinstance(output, Distribution) or is_own_class:
+            _change_items(vars(output), partial(object.__setattr__, output), depth)
+        elif all(hasattr(type(output), name) for name in ("keys", "__getitem__", "__setitem__")):
+            _change_items(output, output.__setitem__, depth)  # Such as transformers' ModelOutput.
     return output
+
+
+def _change_items(items: Any, put: Callable[[Any, Any], None], depth: int) -> None:
+    for key in list(items.keys()):
+        value = items[key]
+        changed = in_float32(value, depth - 1)
+        if changed is not value:
+            put(key, changed)

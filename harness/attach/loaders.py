@@ -55,6 +55,7 @@ class LoaderSwitch:
         self._fixed: WeakKeyDictionary[DataLoader[Any], str] = WeakKeyDictionary()
         self.newest: Callable[[], LoaderPass | None] = _nothing
         self._wanted: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
+        self._tried: WeakKeyDictionary[DataLoader[Any], LoaderValues] = WeakKeyDictionary()
         # The newest wish, and the own values of its loader: the script may open another such loader.
         self._wish: tuple[LoaderValues, dict[str, Any]] | None = None
         self._known: dict[str, Any] = {}
@@ -108,6 +109,8 @@ class LoaderSwitch:
     def ended(self, batches: LoaderPass) -> None:
         """Take notice of the end of a pass: what it delivered was not for the step under way."""
         self.recent = [one for one in self.recent if one is not batches]
+        if (loader := batches.loader) is not None:
+            self._tried[loader] = batches.tried_values
 
     @property
     def early_samples(self) -> int:
@@ -235,7 +238,7 @@ class LoaderSwitch:
         if persistent is not None and self.iterators.get(persistent, values) != values:
             loader._iterator = None
             retire(persistent)
-        batches.prepare(loader, values)
+        batches.prepare(loader, values, self._tried.get(loader, values_of(loader)))
 
     def _take(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
         self._note_pass(loader)

@@ -125,9 +125,18 @@ class LoaderPass:
         """Return whether a batch was returned since its values were last changed."""
         return self._earlier is None
 
-    def prepare(self, loader: DataLoader[Any], values: LoaderValues) -> None:
-        """Have `open` use `values`."""
+    @property
+    def tried_values(self) -> LoaderValues:
+        """The newest values with which a batch was returned, or those before it was opened."""
+        return self.values if self._earlier is None else self._earlier
+
+    def prepare(
+        self, loader: DataLoader[Any], values: LoaderValues, tried: LoaderValues | None = None
+    ) -> None:
+        """Have `open` use `values`. If the first batch fails, the pass goes on with `tried`, those with which
+        a batch of the loader was returned before; None: they are tried themselves."""
         self.values = values
+        self._earlier = None if tried in (None, values) else tried
         stream = None
         if not is_iterable(loader):
             stream = IndexStream(_sampler(loader), _new_size(loader, values), values.most_sent)
@@ -152,6 +161,8 @@ class LoaderPass:
                 self.batches = self._open_iterator(loader)
             self._changed(self, error)
         else:
+            if self._stream is None:  # It cannot go on with other values.
+                self._earlier = None
             self._changed(self, None)
 
     @property

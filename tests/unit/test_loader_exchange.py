@@ -96,6 +96,31 @@ def test_a_first_batch_that_fails_has_the_exchange_undone_and_is_loaded_again() 
     assert [str(error) for error in errors] == ["None", "None", "too large"]
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_the_first_batch_of_an_epoch_that_fails_is_loaded_again_with_earlier_values(num_workers: int) -> None:
+    def start(_worker: int) -> None:
+        raise TypeError("no such worker")
+
+    def collate(samples: list[int]) -> list[int]:
+        assert len(samples) <= 4
+        return samples
+
+    loader = a_loader(count=12, batch_size=4, collate_fn=collate, worker_init_fn=start)
+    errors: list[Exception | None] = []
+    batches = LoaderPass(loader, DataLoader.__iter__, lambda _pass, error: errors.append(error))
+    own = values_of(loader)
+    failing = own._replace(num_workers=1) if num_workers else own._replace(batch_size=8)
+    batches.prepare(loader, failing, own)
+    batches.open(loader)
+    assert (batches.is_tried, batches.tried_values) == (False, own)
+    assert list(batches) == in_turn(0, 4, 4, 4)
+    assert [type(error).__name__ for error in errors] == [
+        "NoneType",
+        "TypeError" if num_workers else "AssertionError",
+    ]
+    assert (batches.is_tried, batches.tried_values) == (True, own)
+
+
 def test_an_error_of_the_dataset_itself_is_the_scripts() -> None:
     loader = DataLoader(Numbers(12, broken=frozenset({5})), batch_size=4)
     batches = a_pass(loader)
@@ -113,7 +138,11 @@ def test_a_loader_with_an_index_sampler_of_its_own_keeps_it_and_says_so() -> Non
         def _index_sampler(self) -> list[list[int]]:
             return [[2, 1], [0]]
 
-    batches = a_pass(Backwards(Numbers(3), batch_size=3))
+    loader = Backwards(Numbers(3), batch_size=3)
+    batches = a_pass(loader)
+    batches.prepare(loader, batches.values._replace(pin_memory=True), batches.values)
+    batches.open(loader)
+    assert batches.is_tried
     assert [numbers(batch) for batch in batches] == [[2, 1], [0]]
     assert batches.fixed_because == "Backwards opens its iterator in a way of its own"
 
