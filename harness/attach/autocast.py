@@ -1,14 +1,15 @@
 """Automatic mixed precision of a script: around the calls of its models, or in its own autocast regions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import is_dataclass
-from functools import partial, wraps
+from functools import wraps
 from operator import is_
+from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Distribution
 
 from harness.records.run import AmpMode
@@ -155,11 +156,11 @@ def following_regions(events: RegionEvents, original: Callable[..., Any]) -> Cal
 
 def in_float32(output: Any, depth: int = _DEPTH) -> Any:
     """Return `output` with its half-precision tensors in float32, as the script expects them: those of lists,
-    tuples, mappings and what has their methods, data classes and distributions, up to `depth` levels deep.
-    What cannot be changed is left."""
+    tuples, mappings and data classes, up to `depth` levels deep, and the attributes of other objects. What
+    cannot be changed is left."""
     if isinstance(output, Tensor):
         return output.float() if output.dtype in _MODES else output
-    if not depth or isinstance(output, nn.Module):
+    if not depth or callable(output) or isinstance(output, ModuleType):
         return output
     with suppress(AttributeError, KeyError, RuntimeError, TypeError, ValueError):
         if isinstance(output, list | tuple):
@@ -167,17 +168,19 @@ def in_float32(output: Any, depth: int = _DEPTH) -> Any:
             if all(map(is_, items, output)):
                 return output
             return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
-        is_own_class = is_dataclass(output) and not isinstance(output, Mapping | type)
-        if isinstance(output, Distribution) or is_own_class:
-            _change_items(vars(output), partial(object.__setattr__, output), depth)
-        elif all(hasattr(type(output), name) for name in ("keys", "__getitem__", "__setitem__")):
-            _change_items(output, output.__setitem__, depth)  # Such as transformers' ModelOutput.
+        if all(hasattr(type(output), name) for name in ("keys", "__getitem__", "__setitem__")):
+            _change_items(output, lambda _: True, depth)  # Such as transformers' ModelOutput.
+        elif is_dataclass(output):
+            _change_items(vars(output), lambda _: True, depth)
+        elif hasattr(output, "__dict__"):
+            # Such as a distribution, but not what it refers to, such as the layers of a cache.
+            kinds = Tensor, Distribution, type(output)
+            _change_items(vars(output), lambda value: isinstance(value, kinds), depth)
     return output
 
 
-def _change_items(items: Any, put: Callable[[Any, Any], None], depth: int) -> None:
+def _change_items(items: Any, is_changeable: Callable[[Any], bool], depth: int) -> None:
     for key in list(items.keys()):
         value = items[key]
-        changed = in_float32(value, depth - 1)
-        if changed is not value:
-            put(key, changed)
+        if is_changeable(value) and (changed := in_float32(value, depth - 1)) is not value:
+            items[key] = changed

@@ -42,7 +42,7 @@ class Slots:
 
 
 class Batch:
-    """A container with the methods of a mapping that is none, as tianshou's Batch."""
+    """A container with the methods of a mapping that is none."""
 
     def __init__(self, **items: Any) -> None:
         vars(self).update(items)
@@ -55,6 +55,16 @@ class Batch:
 
     def keys(self) -> Iterator[str]:
         return iter(vars(self))
+
+
+class Plain:
+    """An object with attributes, as tianshou's Batch."""
+
+    def __init__(self, **items: Any) -> None:
+        vars(self).update(items)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(name)
 
 
 class Locked(Batch):
@@ -92,6 +102,8 @@ def tensors(output: Any) -> list[Tensor]:
         lambda: Record(Pair(half(), Record(half()))),
         lambda: Batch(logits=half(), state=Batch(hidden=half())),
         lambda: (Record(half()), Batch(logits=half())),
+        lambda: Plain(logits=half(), state=Plain(hidden=half())),
+        lambda: SimpleNamespace(value=half()),
         lambda: torch.max(half().reshape(1, 3), dim=1).values,
     ],
 )
@@ -123,7 +135,7 @@ def test_the_gradient_of_a_distribution_reaches_the_model() -> None:
         Locked(logits=half()),
         Of(half(), half()),
         MappingProxyType({"a": half()}),
-        SimpleNamespace(value=half()),
+        SimpleNamespace(layers=[SimpleNamespace(keys=half())]),
         Record,
         torch.nn.ParameterDict({"a": half()}),
         {1, 2},
