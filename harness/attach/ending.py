@@ -36,12 +36,15 @@ class Ending(NamedTuple):
     message: str
 
 
-def ending_of(error: BaseException | None, steps: int, failure: str | None = None) -> Ending:
+def ending_of(
+    error: BaseException | None, steps: int, failure: str | None = None, *, is_stopped: bool = False
+) -> Ending:
     """Return the end that a script's error makes; None: it ran to its end after `steps` steps. `failure` is
-    the sentence about an error of the watch."""
+    the sentence about an error of the watch. If the script `is_stopped`, its exit code is no failure:
+    Lightning exits with 1 when it is interrupted."""
     if isinstance(error, SystemExit):
         code = 0 if error.code is None else error.code
-        if code != 0:
+        if code != 0 and not is_stopped:
             exit_error = ScriptExitError(f"The script exited with {code!r}.")
             return Ending(exit_error.with_traceback(error.__traceback__), RunState.FAILED, str(exit_error))
         error = None

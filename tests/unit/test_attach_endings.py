@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,25 @@ def test_a_stop_that_the_script_catches_to_end_well_is_a_stop(tmp_path: Path) ->
             with torch.no_grad():
                 loop.model.eval()(torch.ones(2, 4))
     assert recorded(watched.folder).run.state == RunState.STOPPED
+
+
+@pytest.mark.parametrize(
+    ("at", "state", "message"),
+    [
+        (8, RunState.STOPPED, "Stopped by request from the test."),
+        (30, RunState.FAILED, "The script exited with 1."),
+    ],
+)
+def test_a_script_that_exits_with_a_code_because_it_was_stopped_is_stopped(
+    tmp_path: Path, at: int, state: RunState, message: str
+) -> None:
+    loop = Loop()
+    with attached(tmp_path) as watched:
+        with suppress(KeyboardInterrupt):
+            loop.run(20, requesting(watched, CommandKind.STOP, at))
+        watched.session.end(SystemExit(1))
+    run = recorded(watched.folder).run
+    assert (run.state, run.state_message) == (state, message)
 
 
 def test_a_script_that_catches_a_stop_and_trains_on_is_followed_until_it_is_stopped_again(
