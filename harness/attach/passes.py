@@ -242,6 +242,8 @@ class LoaderPass:
         loader, old, stream = self.loader, self.batches, self._stream
         assert loader is not None
         assert stream is not None
+        if loader.dataset is not old._dataset:  # type: ignore[attr-defined]  # as that of recbole's loaders
+            raise StepscopeError("The loader has another dataset than the iterator that it opened.")
         epoch, following = stream.epoch, None
         if epoch is not None:
             following = epoch.go_on(values.batch_size, undelivered, values.most_sent)

@@ -147,6 +147,30 @@ def test_a_loader_with_an_index_sampler_of_its_own_keeps_it_and_says_so() -> Non
     assert batches.fixed_because == "Backwards opens its iterator in a way of its own"
 
 
+def test_a_loader_that_shows_another_dataset_between_two_batches_goes_on_unchanged() -> None:
+    class Hiding(DataLoader[int]):
+        is_opening = False
+
+        def __iter__(self) -> Any:
+            Hiding.is_opening = True
+            batches = super().__iter__()
+            Hiding.is_opening = False
+            return batches
+
+        def __getattribute__(self, name: str) -> Any:
+            hides = name == "dataset" and not Hiding.is_opening and "dataset" in vars(self)
+            return Numbers(1) if hides else super().__getattribute__(name)
+
+    loader = Hiding(Numbers(8), batch_size=4)
+    batches = LoaderPass(loader, iter, lambda _pass, _error: None)
+    batches.prepare(loader, values_of(loader))
+    batches.open(loader)
+    assert numbers(next(batches)) == [0, 1, 2, 3]
+    with pytest.raises(StepscopeError, match="another dataset"):
+        batches.exchange(batches.values._replace(batch_size=2))
+    assert [numbers(batch) for batch in batches] == in_turn(4, 4)
+
+
 def test_pinned_memory_of_an_exchange_reaches_torch() -> None:
     batches = a_pass(a_loader(count=8, batch_size=4))
     next(batches)
