@@ -87,7 +87,7 @@ class StepEntries:
         if observation is None or get_ident() != guard.thread:
             return self._early.early_batch(batches)
         calls = observation.calls
-        guard.run(observation.batch_requested)
+        guard.run(observation.batch_requested, batches.loader)
         try:
             batch = next(batches) if calls.next_batch is calls.own_next_batch else calls.fetch(batches)
         except BaseException:

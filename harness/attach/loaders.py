@@ -63,6 +63,10 @@ class LoaderSwitch:
         self.is_settled = False
         # The newest step with batches that were evaluated, and taken for no part of it.
         self._doubted_step = -1
+        # The newest step with a loader that had fed none before.
+        self._joining_step = -1
+        # The newest step with calls of a model before its first batch.
+        self._called_step = -1
 
     @property
     def has_fed(self) -> bool:
@@ -106,6 +110,15 @@ class LoaderSwitch:
         self._leave_evaluated(step)
         return True
 
+    def leaves_calls(self, loader: object, step: int) -> bool:
+        """Return whether calls of a model with gradients, which no backward pass has followed, are left out
+        of `step` as `loader` is about to return a batch: if it is the first one in the step that feeds the
+        training, and the step before had no such calls, as where a script samples from its model."""
+        if loader not in self._training or any(one.loader in self._training for one in self.recent):
+            return False
+        before, self._called_step = self._called_step, step
+        return before not in (step, step - 1)
+
     def ended(self, batches: LoaderPass) -> None:
         """Take notice of the end of a pass: what it delivered was not for the step under way."""
         self.recent = [one for one in self.recent if one is not batches]
@@ -125,9 +138,10 @@ class LoaderSwitch:
             self._feeds(self.recent[-1])
             self._known = self.values()
 
-    def step_ended(self) -> dict[str, Any] | None:
-        """Take notice of the end of a training step; return the earlier values where those in effect now are
-        to be recorded, else None."""
+    def step_ended(self, step: int) -> dict[str, Any] | None:
+        """Take notice of the end of `step`; return the earlier values where those in effect now are to be
+        recorded, else None. A loader that is new beside one that feeds the training feeds it from the second
+        step in a row on: a script may sample from its model with batches of another one."""
         recent = self.recent
         if self.is_settled and (not recent or (len(recent) == 1 and recent[0].loader in self._training)):
             if recent and recent[0] is not self.newest():
@@ -135,7 +149,11 @@ class LoaderSwitch:
             recent.clear()
             return None
         self.recent = []
-        for batches in recent:
+        known = [batches for batches in recent if batches.loader in self._training]
+        is_doubtful = bool(known) and len(known) < len(recent) and self._joining_step != step - 1
+        if len(known) < len(recent):
+            self._joining_step = step
+        for batches in known if is_doubtful else recent:
             self._feeds(batches)
         self.is_settled = True
         earlier, self._known = self._known, self.values()

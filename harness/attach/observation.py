@@ -102,14 +102,16 @@ class Observation:
         tracker.restart()
         self._untrained_calls = UntrainedCalls(under_way, tracker)
 
-    def batch_requested(self) -> None:
-        """A loader is about to return a batch."""
+    def batch_requested(self, loader: object = None) -> None:
+        """A loader of torch's, or another iterable, is about to return a batch or to be opened."""
         if self.under_way.is_plain:
             self.leave_plain_step()
         if self.is_loading:
             return
         if self.cycle.batch_requested():
             self._end_step()
+        if self._inputs and not self._has_loss and self.loaders.leaves_calls(loader, self.step):
+            self._mark_evaluation()
         self.tracker.batch_requested()
         if self.is_discovering and self.updates:
             self._find_models()
@@ -379,7 +381,7 @@ class Observation:
 
     def _record_news(self, step: int) -> None:
         """Write down what became known of the script's loader and autocast after `step`."""
-        earlier = self._switches.loaders.step_ended()
+        earlier = self._switches.loaders.step_ended(step)
         switches = self._switches
         if earlier is None and not switches.autocast.has_news:
             return

@@ -124,7 +124,7 @@ class Session:
         """Return the iterator of a loader, which reports its batches."""
         observation = self._observation
         if observation is not None:
-            self._guard.run(observation.batch_requested)
+            self._guard.run(observation.batch_requested, loader)
         try:
             batches = self._loaders.open(loader, open_iterator)
         finally:

@@ -118,7 +118,7 @@ def test_changes_at_any_step_of_several_epochs_lose_no_sample_and_stay(
             seen += numbers(batch)
             is_tail = len(seen) == len(order)
             assert len(batch) == size or (is_tail and not drop_last)
-            switch.step_ended()
+            switch.step_ended(step)
             if step in sizes:
                 size = sizes[step]
                 switch.apply(Settings(batch_size=size))

@@ -192,6 +192,31 @@ def test_two_loaders_of_the_same_steps_are_left_as_they_are(tmp_path: Path) -> N
     assert run.settings()[-1][1] == {}
 
 
+def steps_with_another(run: Watched, steps: set[int]) -> None:
+    """Train with one loader, before some of the steps with a batch of another one too, and request a batch
+    size in step 12."""
+    small, batches, other = SmallTraining(), iter(a_loader(count=80, batch_size=4)), a_loader(batch_size=2)
+    for step in range(1, 16):
+        more = [next(iter(other))] if step in steps else []
+        small.step(*more, next(batches))
+        if step == 12:
+            run.request(batch_size=8)
+
+
+def test_a_loader_with_batches_in_single_steps_does_not_feed_the_training(tmp_path: Path) -> None:
+    with watched(tmp_path) as run:
+        steps_with_another(run, {4, 8, 10})
+    assert [state for state, _ in run.answers()] == ["applied"]
+
+
+def test_a_loader_with_batches_in_consecutive_steps_feeds_the_training(tmp_path: Path) -> None:
+    with watched(tmp_path) as run:
+        steps_with_another(run, {4, 5})
+    ((state, message),) = run.answers()
+    assert state == "rejected"
+    assert "2 feed that of this script" in message
+
+
 def test_a_script_without_a_loader_has_no_settings_of_one(tmp_path: Path) -> None:
     with watched(tmp_path) as run:
         small = SmallTraining()
