@@ -9,9 +9,11 @@ The events of a step, in order: `next_batch`, `call` of the model, `backward`, a
 the update, which ends the step. `harness.attach.iterators` has the batches of plain steps.
 """
 
+import sys
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from threading import get_ident
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
@@ -35,6 +37,9 @@ from harness.watch.rank_waits import NO_WAITS
 UpdateHook = Callable[[torch.optim.Optimizer, Any, Any], None]
 _is_grad_enabled = torch.is_grad_enabled
 _NO_BACKWARD = -1
+# Of torch's function around every `step`, which calls the hooks. Once a class and its base class have one
+# each, a `step` that calls that of the base class calls them twice.
+_STEP_CODE = torch.optim.Optimizer.profile_hook_step(torch.optim.Optimizer.step).__code__
 
 
 class EarlyEvents(Protocol):
@@ -68,6 +73,8 @@ class StepEntries:
         self.guard = guard
         self._early = early
         self._model_ids: set[int] = set()
+        # How many updates are under way within one of the same optimizer.
+        self._nested = 0
 
     def follow(self, observation: PlainObservation | None) -> None:
         """Pass the events to `observation` from now on; None: the training has ended."""
@@ -258,6 +265,10 @@ class StepEntries:
                 times_ns.append(plain.now())
                 return
             is_followed = is_followed or self._waits_for_this_thread()
+            if is_followed and self._is_within_update(optimizer):
+                self._nested += 1
+                return
+            self._nested = 0
             if self.observation is None or not is_followed:
                 self._early.early_update(optimizer)
             observation = self.observation
@@ -277,8 +288,7 @@ class StepEntries:
                 return
             try:
                 if len(times_ns) != UPDATE_BEGAN:
-                    if self.observation is not None:
-                        self.observation.update_ended(optimizer)
+                    self._update_ended(optimizer)
                     return
                 end_ns, step = plain.clock_ns(), plain.ended + 1
                 is_due = step >= plain.until_step
@@ -304,6 +314,28 @@ class StepEntries:
                 guard.failed(error)
 
         return update_ended
+
+    def _is_within_update(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Return whether the update that begins is a part of another one of `optimizer`, as where its `step`
+        calls that of its base class."""
+        observation, is_plain = self.observation, len(self.plain.times_ns) == UPDATE_BEGAN
+        if observation is None or not (is_plain or observation.tracker.is_updating):
+            return False
+        frame: FrameType | None = sys._getframe()
+        updates = 0
+        while frame is not None and updates < 2:
+            updates += frame.f_code is _STEP_CODE and frame.f_locals.get("self") is optimizer
+            frame = frame.f_back
+        if is_plain and updates == 2:
+            self.guard.run(observation.leave_plain_step)
+        return updates == 2
+
+    def _update_ended(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has stepped in a step that is not plain."""
+        if self._nested:
+            self._nested -= 1
+        elif self.observation is not None:
+            self.observation.update_ended(optimizer)
 
     def _waits_for_this_thread(self) -> bool:
         """Return whether the followed thread waits for gradients that the calling one computes: autograd has
