@@ -18,6 +18,8 @@ _DTYPES = {AmpMode.BF16: torch.bfloat16, AmpMode.FP16: torch.float16}
 _MODES = {dtype: mode for mode, dtype in _DTYPES.items()}
 # Levels of nested outputs: also a limit for those that contain themselves.
 _DEPTH = 6
+# What containers of a script's own raise that do not allow it.
+_UNCHANGEABLE = AttributeError, KeyError, RuntimeError, TypeError, ValueError
 
 
 class RegionState(NamedTuple):
@@ -162,25 +164,33 @@ def in_float32(output: Any, depth: int = _DEPTH) -> Any:
         return output.float() if output.dtype in _MODES else output
     if not depth or callable(output) or isinstance(output, ModuleType):
         return output
-    with suppress(AttributeError, KeyError, RuntimeError, TypeError, ValueError):
-        if isinstance(output, list | tuple):
-            items = [in_float32(item, depth - 1) for item in output]
-            if all(map(is_, items, output)):
-                return output
-            return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
-        if all(hasattr(type(output), name) for name in ("keys", "__getitem__", "__setitem__")):
-            _change_items(output, lambda _: True, depth)  # Such as transformers' ModelOutput.
-        elif is_dataclass(output):
-            _change_items(vars(output), lambda _: True, depth)
-        elif hasattr(output, "__dict__"):
-            # Such as a distribution, but not what it refers to, such as the layers of a cache.
-            kinds = Tensor, Distribution, type(output)
-            _change_items(vars(output), lambda value: isinstance(value, kinds), depth)
+    if isinstance(output, list | tuple):
+        items = [in_float32(item, depth - 1) for item in output]
+        return output if all(map(is_, items, output)) else _with_items(output, items)
+    attributes = getattr(output, "__dict__", {})
+    if all(hasattr(type(output), name) for name in ("keys", "__getitem__", "__setitem__")):
+        _change_items(output, depth, object)  # Such as transformers' ModelOutput.
+    elif is_dataclass(output):
+        _change_items(attributes, depth, object)
+    else:  # Such as a distribution, but not what it refers to, such as the layers of a cache.
+        _change_items(attributes, depth, Tensor, Distribution, type(output))
     return output
 
 
-def _change_items(items: Any, is_changeable: Callable[[Any], bool], depth: int) -> None:
-    for key in list(items.keys()):
-        value = items[key]
-        if is_changeable(value) and (changed := in_float32(value, depth - 1)) is not value:
-            items[key] = changed
+def _with_items(sequence: Any, items: list[Any]) -> Any:
+    """Return a list or tuple of the type of `sequence` with these items, or itself if none can be made."""
+    with suppress(*_UNCHANGEABLE):
+        return type(sequence)(*items) if hasattr(sequence, "_fields") else type(sequence)(items)
+    return sequence
+
+
+def _change_items(items: Any, depth: int, *kinds: type) -> None:
+    """Change the tensors in items of these kinds."""
+    found: list[tuple[Any, Any]] = []
+    with suppress(*_UNCHANGEABLE):
+        found = [(key, items[key]) for key in items.keys()]  # noqa: SIM118  # it may be no mapping
+    for key, value in found:
+        changed = in_float32(value, depth - 1) if isinstance(value, kinds) else value
+        if changed is not value:
+            with suppress(*_UNCHANGEABLE):
+                items[key] = changed

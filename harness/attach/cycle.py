@@ -16,6 +16,7 @@ class UpdateCycle:
         members: the optimizers of an iteration.
         done: those of them that have stepped in the iteration under way.
         has_batch: whether a batch was requested in it.
+        has_stepped_alone: whether an optimizer that steps in some iterations has used the newest batch.
         only: the one whose steps all end a training step, as long as nothing else is to be decided.
     """
 
@@ -24,16 +25,15 @@ class UpdateCycle:
         self.done: set[int] = set()
         self.has_batch = False
         self.only: int | None = None
+        self.has_stepped_alone = False
         self._occasional: set[int] = set()
-        # Whether one of them has stepped since the newest batch, which none of the members has used yet.
-        self._has_stepped_alone = False
         # Whether an iteration has ended since a candidate stepped.
         self._candidates: dict[int, bool] = {}
 
     def updated(self, key: int) -> bool:
         """Take notice of a step of an optimizer; return whether it ends the training step."""
         if key in self._occasional:
-            self._has_stepped_alone = self.has_batch
+            self.has_stepped_alone = self.has_batch
             return False
         if key in self._candidates:
             return self._came_again(key)
@@ -46,12 +46,12 @@ class UpdateCycle:
 
     def batch_requested(self) -> bool:
         """Take notice of a new batch; return whether it ends a training step."""
-        is_waiting = self._has_stepped_alone
+        is_waiting = self.has_stepped_alone
         if self.done:
             is_waiting = True
             self._drop_missing()
             self.done.clear()
-        self._has_stepped_alone = False
+        self.has_stepped_alone = False
         self.has_batch = True
         return is_waiting
 
@@ -92,7 +92,7 @@ class UpdateCycle:
         if not self.done or self.done < self.members:
             return False
         self.done.clear()
-        self.has_batch = self._has_stepped_alone = False
+        self.has_batch = self.has_stepped_alone = False
         missing = {key for key, has_iteration_ended in self._candidates.items() if has_iteration_ended}
         self._occasional |= missing
         self._candidates = {key: True for key in self._candidates if key not in missing}

@@ -94,7 +94,7 @@ class StepEntries:
         if observation is None or get_ident() != guard.thread:
             return self._early.early_batch(batches)
         calls = observation.calls
-        guard.run(observation.batch_requested, batches.loader)
+        guard.run(observation.batch_requested, batches)
         try:
             batch = next(batches) if calls.next_batch is calls.own_next_batch else calls.fetch(batches)
         except BaseException:
@@ -288,7 +288,10 @@ class StepEntries:
                 return
             try:
                 if len(times_ns) != UPDATE_BEGAN:
-                    self._update_ended(optimizer)
+                    if self._nested or self.observation is None:
+                        self._nested = max(0, self._nested - 1)
+                    else:
+                        self.observation.update_ended(optimizer)
                     return
                 end_ns, step = plain.clock_ns(), plain.ended + 1
                 is_due = step >= plain.until_step
@@ -329,13 +332,6 @@ class StepEntries:
         if is_plain and updates == 2:
             self.guard.run(observation.leave_plain_step)
         return updates == 2
-
-    def _update_ended(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer has stepped in a step that is not plain."""
-        if self._nested:
-            self._nested -= 1
-        elif self.observation is not None:
-            self.observation.update_ended(optimizer)
 
     def _waits_for_this_thread(self) -> bool:
         """Return whether the followed thread waits for gradients that the calling one computes: autograd has

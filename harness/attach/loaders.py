@@ -110,10 +110,11 @@ class LoaderSwitch:
         self._leave_evaluated(step)
         return True
 
-    def leaves_calls(self, loader: object, step: int) -> bool:
+    def leaves_calls(self, source: object, step: int) -> bool:
         """Return whether calls of a model with gradients, which no backward pass has followed, are left out
-        of `step` as `loader` is about to return a batch: if it is the first one in the step that feeds the
-        training, and the step before had no such calls, as where a script samples from its model."""
+        of `step` as a loader, or a pass over one, is about to return a batch: if it is the first in the step
+        that feeds the training, and the step before had no such calls, as where a script draws samples."""
+        loader = source.loader if isinstance(source, LoaderPass) else source
         if loader not in self._training or any(one.loader in self._training for one in self.recent):
             return False
         before, self._called_step = self._called_step, step

@@ -102,15 +102,17 @@ class Observation:
         tracker.restart()
         self._untrained_calls = UntrainedCalls(under_way, tracker)
 
-    def batch_requested(self, loader: object = None) -> None:
-        """A loader of torch's, or another iterable, is about to return a batch or to be opened."""
+    def batch_requested(self, source: object = None) -> None:
+        """A pass over a loader is about to return a batch, or a loader to be opened; None: neither's."""
         if self.under_way.is_plain:
             self.leave_plain_step()
         if self.is_loading:
             return
-        if self.cycle.batch_requested():
+        if not (self.cycle.done or self.cycle.has_stepped_alone):
+            self.cycle.has_batch = True
+        elif self.cycle.batch_requested():
             self._end_step()
-        if self._inputs and not self._has_loss and self.loaders.leaves_calls(loader, self.step):
+        if self._inputs and not self._has_loss and self.loaders.leaves_calls(source, self.step):
             self._mark_evaluation()
         self.tracker.batch_requested()
         if self.is_discovering and self.updates:
@@ -328,8 +330,7 @@ class Observation:
         self._proceed(step)
 
     def _proceed(self, step: int) -> None:
-        """Do what is due after `step`, and go on with the next one. Raises ScriptStopped where the run is to
-        end, unless the script's loop ends by itself."""
+        """Go on after `step`. Raises ScriptStopped where the run is to end, unless its loop ends itself."""
         if not self.steps.proceed(step + 1):
             self.has_ended = True
             if not self.raises_stop:
