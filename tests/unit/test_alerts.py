@@ -32,6 +32,13 @@ def test_a_leak_states_its_slope_and_the_time_left() -> None:
     assert alert.urgency is Urgency.BAD
 
 
+def test_the_steps_left_are_those_after_the_newest_step() -> None:
+    verdict = a_verdict(LeakSeries.ALLOCATED, LeakVerdict.LEAK, left=50)
+    for step, left in ((90, "50 steps"), (130, "20 steps"), (149, "1 step"), (170, "0 steps")):
+        (alert,) = alerts(None, [verdict], [], [a_step(step)._replace(step_ns=100_000_000)])
+        assert f"out of memory in ≈ {left} (" in alert.label
+
+
 def test_growth_that_ends_soon_is_an_alert_before_it_is_called_a_leak() -> None:
     near, far = (a_verdict(LeakSeries.ALLOCATED, LeakVerdict.WATCH, left=left) for left in (900, None))
     (alert,) = alerts(None, [near], [], [])

@@ -65,7 +65,9 @@ def _leaks(leaks: Iterable[LeakRow], recent: Sequence[StepRow]) -> list[Alert]:
             kind = "fragmenting" if row.series == LeakSeries.FRAGMENTATION else "leak"
             label = f"{kind if is_leak else 'growing'} {words.size(row.bytes_per_step)}/step"
             if row.steps_to_oom is not None:
-                label += f" · out of memory in {_remaining(row.steps_to_oom, recent)}"
+                # A verdict that stays is written every ten seconds.
+                steps_since = max(0, recent[-1].step - row.step) if recent else 0
+                label += f" · out of memory in {_remaining(max(0, row.steps_to_oom - steps_since), recent)}"
             leak_alerts.append(Alert(Urgency.BAD if is_leak else Urgency.WARNING, label, row.message))
     return leak_alerts
 
