@@ -12,8 +12,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from harness.attach.passes import reason_of
 from harness.records.run import AmpMode
+from harness.watch.oom.errors import is_out_of_memory
 
+_OWN_REGIONS = "The script has its own autocast: "
+# Raised by operations that do not support a data type. Other exceptions may be a way to leave a call.
+_FAILURES = RuntimeError, TypeError, ValueError
 _DTYPES = {AmpMode.BF16: torch.bfloat16, AmpMode.FP16: torch.float16}
 _MODES = {dtype: mode for mode, dtype in _DTYPES.items()}
 # Levels of nested outputs: also a limit for those that contain themselves.
@@ -34,7 +39,8 @@ class ScriptAutocast:
 
     A script that calls its model for training under an enabled `torch.autocast` has regions of its own: they
     follow the mode, and nothing is wrapped. Regions that the script disables stay disabled. In a script
-    without such regions the outermost call of a model runs under autocast, and returns float32.
+    without such regions the outermost call of a model runs under autocast, and returns float32. A call that
+    fails there and succeeds without it switches the mode off.
 
     Attributes:
         device_type: the kind of device that the regions are for.
@@ -44,7 +50,8 @@ class ScriptAutocast:
         is_training: whether the newest call of a model is for training.
         wrapper: the region around the outermost call of a model; None: there is none.
         has_regions: whether the script has entered a region.
-        has_news: whether regions were noticed that nobody has taken into account yet.
+        has_news: whether the mode has changed by itself, and nobody has taken that into account yet.
+        why: why it did, for the beginning of a sentence.
     """
 
     def __init__(self, device_type: str) -> None:
@@ -55,6 +62,7 @@ class ScriptAutocast:
         self.wrapper: torch.autocast | None = None
         self.own_dtype: torch.dtype | None = None
         self.has_regions = self.has_news = False
+        self.why = _OWN_REGIONS
         self.mode = AmpMode.OFF
         if torch.is_autocast_enabled(device_type):
             self._notice(torch.get_autocast_dtype(device_type))
@@ -101,9 +109,19 @@ class ScriptAutocast:
         try:
             if self.wrapper is None:
                 return call()
-            with self.wrapper:
-                output = call()
-            return in_float32(output)
+            try:
+                with self.wrapper:
+                    output = call()
+            except _FAILURES as error:
+                if is_out_of_memory(error):
+                    raise
+                reason = reason_of(error)
+            else:
+                return in_float32(output)
+            output = call()  # Raises what it raises without us.
+            self.mode, self.wrapper, self.has_news = AmpMode.OFF, None, True
+            self.why = f"The model failed under mixed precision, and was called again without ({reason}): "
+            return output
         finally:
             self.is_calling = False
 
@@ -122,7 +140,7 @@ class ScriptAutocast:
         return RegionState(dtype is not None, region.fast_dtype if dtype is None else dtype)
 
     def _notice(self, dtype: torch.dtype) -> None:
-        self.own_dtype, self.has_news = dtype, True
+        self.own_dtype, self.has_news, self.why = dtype, True, _OWN_REGIONS
         self.mode = self.own_mode
 
 

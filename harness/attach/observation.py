@@ -389,7 +389,7 @@ class Observation:
         if earlier is not None and record_loader(self._context, switches, step + 1, earlier):
             self.steps.boundary.unsettle(step + 1)
         if switches.autocast.has_news and (values := switches.found_values()):
-            self._live.impose(values, step + 1, "The script has its own autocast: ")
+            self._live.impose(values, step + 1, switches.autocast.why)
         self.availability.update()
 
     def _resume(self, step: int) -> None:

@@ -84,8 +84,8 @@ class ScriptSwitches:
         return self._training.settings
 
     def found_values(self) -> dict[str, Any]:
-        """Take notice of autocast regions that the script turned out to have; return the values of settings
-        that describe them."""
+        """Take notice of a mode that has changed by itself, as where the script turned out to have autocast
+        regions; return the values of settings that describe it."""
         self.autocast.has_news = False
         if self._can_switch_own():
             return {"amp": self.autocast.own_mode}
