@@ -8,13 +8,13 @@ from itertools import pairwise
 import pytest
 
 from harness.analysis.leak.detector import LeakDetector
-from harness.analysis.leak.growth import LEAST_FOR_LEAK
 from harness.analysis.leak.headroom import Limits
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import EventKind, EventRow, Severity, StepRow
 from harness.store.inserts import Row
 from harness.watch.guard import FailureGuard
 from harness.watch.jobs.leaks import (
+    EARLY_READS,
     EARLY_READS_PER_JUDGMENT,
     READS_PER_JUDGMENT,
     HostReading,
@@ -183,16 +183,11 @@ def test_the_host_is_looked_at_more_often_than_is_judged() -> None:
         look,
         lambda: Limits(),
     )
-    for _ in range(2 * EARLY_READS_PER_JUDGMENT):
+    for _ in range(EARLY_READS + 3 * READS_PER_JUDGMENT):
         watch.check()
-    assert judged == [EARLY_READS_PER_JUDGMENT, 2 * EARLY_READS_PER_JUDGMENT]
-    bench.readings.take(a_row(10 + step) for step in range(LEAST_FOR_LEAK))
-    watch.judge()
-    looks.clear()
-    judged.clear()
-    for _ in range(3 * READS_PER_JUDGMENT):
-        watch.check()
-    assert {later - earlier for earlier, later in pairwise(judged)} == {READS_PER_JUDGMENT}
+    early, later = judged[: EARLY_READS // EARLY_READS_PER_JUDGMENT], judged[-3:]
+    assert early == list(range(EARLY_READS_PER_JUDGMENT, EARLY_READS + 1, EARLY_READS_PER_JUDGMENT))
+    assert later == [EARLY_READS + number * READS_PER_JUDGMENT for number in (1, 2, 3)]
 
 
 def test_rows_pass_even_when_the_detector_cannot_take_them(capsys: pytest.CaptureFixture[str]) -> None:

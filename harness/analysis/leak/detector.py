@@ -81,11 +81,6 @@ class LeakDetector:
         self._host_step = 0
         self._is_heap_measured = False
 
-    @property
-    def samples(self) -> int:
-        """Readings of the memory in live tensors since the last start."""
-        return self._judges[LeakSeries.ALLOCATED].samples
-
     def take(self, rows: Iterable[StepRow], limits: Limits = NO_LIMITS) -> None:
         """Add readings in the order of their steps. Flagged steps are excluded; a change of settings restarts
         the detection, since it may change the baseline."""

@@ -15,7 +15,7 @@ import psutil
 
 from harness import words
 from harness.analysis.leak.detector import CALM, RISING, LeakDetector, ReadingFilter
-from harness.analysis.leak.growth import LEAST_FOR_LEAK, LEAST_RISE
+from harness.analysis.leak.growth import LEAST_RISE
 from harness.analysis.leak.headroom import Limits
 from harness.device.host.probe import rss_of
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
@@ -25,8 +25,9 @@ from harness.watch.context import RunContext
 READ_PERIOD_S = 0.125
 # Host readings per judgment.
 READS_PER_JUDGMENT = 8
-# In the first seconds, in which judgments have few readings and take little time.
+# Those in the first ten seconds, in which a run with a leak may already run out of memory.
 EARLY_READS_PER_JUDGMENT = 2
+EARLY_READS = 80
 
 # Period at which the row of a continuing leak is written again.
 AGAIN_NS = 10_000_000_000
@@ -124,7 +125,7 @@ class LeakWatch:
             return
         self._detector.take_host(self._last_step(), *self._read_host())
         self._host_reads += 1
-        is_early = self._detector.samples < LEAST_FOR_LEAK
+        is_early = self._host_reads <= EARLY_READS
         if self._host_reads % (EARLY_READS_PER_JUDGMENT if is_early else READS_PER_JUDGMENT) == 0:
             self.judge()
 
