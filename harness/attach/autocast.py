@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from harness.attach.loaders import is_one_of_several
 from harness.attach.passes import reason_of
 from harness.records.run import AmpMode
 from harness.watch.oom.errors import is_out_of_memory
@@ -113,7 +114,8 @@ class ScriptAutocast:
                 with self.wrapper:
                     output = call()
             except _FAILURES as error:
-                if is_out_of_memory(error):
+                # Of several processes, one that repeats a call alone would wait for the others' collectives.
+                if is_out_of_memory(error) or is_one_of_several():
                     raise
                 reason = reason_of(error)
             else:

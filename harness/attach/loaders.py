@@ -185,7 +185,7 @@ class LoaderSwitch:
             return "The loader has batch_size=None: the script's dataset decides on the size of its batches."
         if name == "num_workers" and is_iterable(loader):
             return "The loader reads an IterableDataset, which divides its samples among its workers itself."
-        if name == "batch_size" and _is_one_of_several() and not self._has_equal_batches(loader):
+        if name == "batch_size" and is_one_of_several() and not self._has_equal_batches(loader):
             return "The script trains in several processes, whose batches have to be of the same number."
         value = getattr(self._values_of(loader), name)
         if value is None:
@@ -307,7 +307,7 @@ class LoaderSwitch:
                 self._wanted[loader] = wanted
 
 
-def _is_one_of_several() -> bool:
+def is_one_of_several() -> bool:
     """Return whether this process is one of a distributed training."""
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 

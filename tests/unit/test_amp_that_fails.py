@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from harness.attach import autocast
 from harness.records.run import AmpMode, CommandState
 from tests.session_factories import Attached, a_session
 
@@ -90,3 +91,11 @@ def test_other_exceptions_are_raised_at_once(tmp_path: Path, error: Exception) -
     with a_session(tmp_path) as attached, pytest.raises(type(error)):
         trained(Net(use), asking(attached, []))
     assert calls == [1]
+
+
+def test_of_several_processes_none_repeats_a_call_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autocast, "is_one_of_several", lambda: True)
+    with a_session(tmp_path) as attached, pytest.raises(TypeError, match="BFloat16"):
+        trained(Net(lambda hidden: hidden.detach().numpy()), asking(attached, []))
