@@ -17,7 +17,7 @@ class UpdateCycle:
         done: those of them that have stepped in the iteration under way.
         has_batch: whether a batch was requested in it.
         has_stepped_alone: whether an optimizer that steps in some iterations has used the newest batch.
-        only: the one whose steps all end a training step, as long as nothing else is to be decided.
+        only: the one that ends a training step by each of its own, while nothing else is to be decided.
     """
 
     def __init__(self) -> None:

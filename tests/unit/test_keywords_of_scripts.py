@@ -1,4 +1,4 @@
-"""Keyword arguments of a script whose names are those of parameters of Stepscope's stand-ins."""
+"""Keyword arguments of a script with the names of parameters of Stepscope's stand-ins."""
 
 import inspect
 import json

@@ -160,7 +160,7 @@ def test_a_cap_on_the_cpu_must_leave_headroom_beyond_the_baseline() -> None:
 
 
 def largest_batch(cap_bytes: int, static_bytes: int, sample_bytes: int) -> tuple[int, int]:
-    """Return the largest batch of a run whose peak grows linearly, and how many predictions that took."""
+    """Return the largest batch of a run with a linear peak, and how many predictions that took."""
     capped, target = settings(memory_cap_gib=cap_bytes / GIB), a_target(8 * GIB)
 
     def predicted(batch: int) -> Prediction:

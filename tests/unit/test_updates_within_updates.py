@@ -1,4 +1,4 @@
-"""Optimizers whose `step` calls that of their base class, of which another one is in use as well."""
+"""Optimizers with a `step` that calls that of their base class, which is in use as well."""
 
 from contextlib import suppress
 from pathlib import Path
