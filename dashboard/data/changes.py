@@ -28,6 +28,8 @@ class ChangeEntry(NamedTuple):
     observed: ObservedChange | None
     # Wall time in nanoseconds, for sorting.
     order: int
+    # The message is the reason of a change that nobody requested.
+    is_imposed: bool = False
 
 
 class _CachedChange(NamedTuple):
@@ -42,6 +44,12 @@ class _CachedChange(NamedTuple):
 @st.cache_resource(show_spinner=False)
 def _comparisons() -> dict[tuple[str, int], _CachedChange]:
     """Return the cache of observed changes by run and version of the settings."""
+    return {}
+
+
+@st.cache_resource(show_spinner=False)
+def _reasons() -> dict[tuple[str, int], str]:
+    """Return the cache of the reasons of changes without a request, by run and version of the settings."""
     return {}
 
 
@@ -100,10 +108,30 @@ def _from_command(view: RunView, command: CommandRow, at: int | None) -> ChangeE
 def _from_version(view: RunView, at: int) -> ChangeEntry:
     row = view.history[at]
     began_ns = view.run.started_unix_ns if view.run is not None else 0
-    title = change_title(row.changes)
     return ChangeEntry(
-        title, CommandState.APPLIED, row.step, "", observed_change(view, at), began_ns + row.t_ns
+        title=change_title(row.changes),
+        state=CommandState.APPLIED,
+        step=row.step,
+        message=_reason(view, row.version) if row.command_id is None else "",
+        observed=observed_change(view, at),
+        order=began_ns + row.t_ns,
+        is_imposed=row.command_id is None,
     )
+
+
+def _reason(view: RunView, version: int) -> str:
+    """Return what the run recorded with a version of the settings that nobody requested."""
+    key = (view.folder.run_id, version)
+    if key not in _reasons():
+        try:
+            with LogReader(view.folder.log) as reader:
+                reason = reader.setting_message(version)
+        except LogError:
+            return ""
+        if not reason:
+            return ""
+        _reasons()[key] = reason
+    return _reasons()[key]
 
 
 def _title(command: CommandRow) -> str:

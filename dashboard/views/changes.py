@@ -65,7 +65,7 @@ def change_line(change: ChangeEntry) -> None:
             st.badge(outcome(change), icon=icon, color=color)  # type: ignore[arg-type]  # a Literal
         with st.container(width=200):
             st.text(change.title)
-        if change.state is not CommandState.APPLIED and change.message:
+        if change.message and (change.is_imposed or change.state is not CommandState.APPLIED):
             st.text(change.message)
         if change.observed is not None:
             _observed(change.observed)

@@ -68,9 +68,9 @@ class Queries:
         """Return the rows of a query whose columns are all numbers or NULL."""
         return self._read(to_numbers, sql, values)
 
-    def texts(self, sql: str) -> list[str]:
+    def texts(self, sql: str, values: Values = ()) -> list[str]:
         """Return the values of a query with one column of texts."""
-        rows = self._read(lambda cursor: cursor.fetchmany(_MOST_TEXTS), sql, ())
+        rows = self._read(lambda cursor: cursor.fetchmany(_MOST_TEXTS), sql, values)
         return [value for (value,) in rows if isinstance(value, str)]
 
     def check_schema(self) -> None:

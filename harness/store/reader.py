@@ -18,6 +18,7 @@ from harness.records.memory import MeasuredPeak
 from harness.records.run import (
     AckRow,
     DeviceSampleRow,
+    EventKind,
     EventRow,
     HostSampleRow,
     RunRow,
@@ -267,6 +268,12 @@ class LogReader(Closing):
             row._replace(settings=current_names(row.settings), changed=current_names(row.changed))
             for row in self.measurements.without_blocks(rows)
         ]
+
+    def setting_message(self, version: int) -> str:
+        """Return the message of the event recorded with a version of the settings; empty without one."""
+        sql = """SELECT message FROM events WHERE kind = ? AND json_valid(detail)
+            AND json_extract(detail, '$.version') = ? ORDER BY id DESC LIMIT 1"""
+        return next(iter(self._queries.texts(sql, (EventKind.SETTING, version))), "")
 
     def measured_peaks(self, first: int, last: int, versions: Sequence[int]) -> list[MeasuredPeak]:
         """Return the highest peak and baseline of the steady steps in a range under some versions of the

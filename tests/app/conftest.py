@@ -107,6 +107,7 @@ def home(
     predictions._cache.clear()
     predictions._requests.clear()
     changes._comparisons.clear()
+    changes._reasons.clear()
     measuring._computed.clear()
     predictions.error_sentence.clear()
 

@@ -1,7 +1,9 @@
 """Runs of a person's script on the pages: their own settings, their origin, and what they do not have."""
 
+import json
 from unittest.mock import patch
 
+from harness.records.run import EventKind, EventRow, SettingsRow, Severity
 from harness.records.script import DeclaredSetting, ScalarRow, SettingKind, UnavailableSettingRow
 from harness.settings.spec import SPECS
 from harness.store.home import Home
@@ -95,3 +97,16 @@ def test_scalars_of_the_script_are_selected_for_the_chart(home: Home, open_page:
     assert not app.exception
     assert app.multiselect[0].value == ["recall"]
     assert [series.name for series in app.session_state["tick"].read.scalars] == ["recall"]
+
+
+def test_a_change_that_nobody_requested_stands_with_its_reason(home: Home, open_page: Open) -> None:
+    off = {"amp": "off"}
+    reason = "The model failed under mixed precision: AMP bf16 → off."
+    version = SettingsRow(9, 3, 10, json.dumps({**SCRIPT_SETTINGS, **off}), json.dumps(off), None)
+    event = EventRow(
+        10, 3, EventKind.SETTING, Severity.WARNING, "AMP off", reason, json.dumps({"version": 9}), None
+    )
+    script_run(home, rows=[version, event])
+    app = open_page()
+    assert not app.exception
+    assert reason in [text.value for text in app.text]
