@@ -17,12 +17,13 @@ _BADGES = {
     CommandState.EXPIRED: ("gray", ":material/timer_off:"),
     CommandState.ROLLED_BACK: ("orange", ":material/undo:"),
 }
+_IMPOSED_BADGE = ("gray", ":material/info:")
 
 
 def request_pill(newest: Sequence[ChangeEntry]) -> None:
     """Draw the newest request with its result, for the page's head."""
     for change in newest:
-        color, icon = _BADGES[change.state]
+        color, icon = _badge(change)
         st.badge(
             f"{plain(change.title)} · {outcome(change)}",
             icon=icon,
@@ -31,8 +32,15 @@ def request_pill(newest: Sequence[ChangeEntry]) -> None:
         )
 
 
+def _badge(change: ChangeEntry) -> tuple[str, str]:
+    return _IMPOSED_BADGE if change.is_imposed else _BADGES[change.state]
+
+
 def outcome(change: ChangeEntry) -> str:
-    """Return the result of a request: "queued", "applied at step 12,345", "rejected"."""
+    """Return the result of a request: "queued", "applied at step 12,345", "rejected"; "changed at step
+    12,345" for a change without a request."""
+    if change.is_imposed:
+        return f"changed at step {words.count(change.step)}"
     word = change.state.value.replace("_", " ")
     if change.step is None or change.state in (CommandState.QUEUED, CommandState.EXPIRED):
         return word
@@ -59,7 +67,7 @@ def change_list(changes: Sequence[ChangeEntry]) -> None:
 
 def change_line(change: ChangeEntry) -> None:
     """Draw a request with its result, its message and its observed change."""
-    color, icon = _BADGES[change.state]
+    color, icon = _badge(change)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         with st.container(width=185):
             st.badge(outcome(change), icon=icon, color=color)  # type: ignore[arg-type]  # a Literal

@@ -110,3 +110,4 @@ def test_a_change_that_nobody_requested_stands_with_its_reason(home: Home, open_
     app = open_page()
     assert not app.exception
     assert reason in [text.value for text in app.text]
+    assert "changed at step 3" in texts(app)
