@@ -14,12 +14,12 @@ from torch.distributions import Distribution
 
 from harness.attach.loaders import is_one_of_several
 from harness.attach.passes import reason_of
+from harness.attach.training import ScriptTraining
+from harness.attach.trial import FAILURES, Trial
 from harness.records.run import AmpMode
 from harness.watch.oom.errors import is_out_of_memory
 
 _OWN_REGIONS = "The script has its own autocast: "
-# Raised by operations that do not support a data type. Other exceptions may be a way to leave a call.
-_FAILURES = RuntimeError, TypeError, ValueError
 _DTYPES = {AmpMode.BF16: torch.bfloat16, AmpMode.FP16: torch.float16}
 _MODES = {dtype: mode for mode, dtype in _DTYPES.items()}
 # Levels of nested outputs: also a limit for those that contain themselves.
@@ -51,6 +51,7 @@ class ScriptAutocast:
         is_training: whether the newest call of a model is for training.
         wrapper: the region around the outermost call of a model; None: there is none.
         has_regions: whether the script has entered a region.
+        trial: the first step since the mode in effect was switched on; None: it is over.
         has_news: whether the mode has changed by itself, and nobody has taken that into account yet.
         why: why it did, for the beginning of a sentence.
     """
@@ -62,6 +63,7 @@ class ScriptAutocast:
         self.is_training = False
         self.wrapper: torch.autocast | None = None
         self.own_dtype: torch.dtype | None = None
+        self.trial: Trial | None = None
         self.has_regions = self.has_news = False
         self.why = _OWN_REGIONS
         self.mode = AmpMode.OFF
@@ -89,9 +91,11 @@ class ScriptAutocast:
 
     def apply(self, mode: AmpMode) -> None:
         """Put `mode` into effect from the next region or call of a model on."""
-        self.mode = mode
         dtype = _DTYPES.get(mode)
         wraps = dtype is not None and self.own_dtype is None
+        if mode is not self.mode:
+            self.trial = Trial() if wraps else None
+        self.mode = mode
         self.wrapper = torch.autocast(self.device_type, dtype=dtype) if wraps else None
 
     def forward_began(self, *, is_training: bool) -> None:
@@ -113,7 +117,7 @@ class ScriptAutocast:
             try:
                 with self.wrapper:
                     output = call()
-            except _FAILURES as error:
+            except FAILURES as error:
                 # Of several processes, one that repeats a call alone would wait for the others' collectives.
                 if is_out_of_memory(error) or is_one_of_several():
                     raise
@@ -121,11 +125,26 @@ class ScriptAutocast:
             else:
                 return in_float32(output)
             output = call()  # Raises what it raises without us.
-            self.mode, self.wrapper, self.has_news = AmpMode.OFF, None, True
-            self.why = f"The model failed under mixed precision, and was called again without ({reason}): "
+            self._fall_back(
+                f"The model failed under mixed precision, and was called again without ({reason}): "
+            )
             return output
         finally:
             self.is_calling = False
+
+    def run_backward(self, compute: Callable[[], None], training: ScriptTraining, step: int) -> None:
+        """Compute gradients by `compute` in `step`. In the first step under a mode it may fail: then the
+        step goes on with gradients of zero, and the mode is switched off."""
+        if self.trial is None or not self.trial.covers(step):
+            compute()
+        elif (reason := self.trial.run(compute, training, step)) is not None:
+            self._fall_back(
+                f"The backward pass failed under mixed precision, and gave no gradients ({reason}): "
+            )
+
+    def _fall_back(self, why: str) -> None:
+        self.mode, self.wrapper, self.trial = AmpMode.OFF, None, None
+        self.has_news, self.why = True, why
 
     def region_entered(self, region: torch.autocast) -> RegionState | None:
         """Return the state for a region that is about to be entered; None: it keeps the script's."""

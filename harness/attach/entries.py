@@ -237,6 +237,9 @@ class StepEntries:
         loss = tensors if isinstance(tensors, Tensor) else _first_of(tensors)
         calls = observation.calls
         guard.run(observation.backward_began, loss)
+        autocast = observation.autocast
+        if autocast.trial is not None:
+            compute = partial(autocast.run_backward, compute, observation.training, observation.step)
         try:
             if calls.backward is calls.own_backward:
                 compute()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -76,6 +77,81 @@ def test_an_error_of_the_script_itself_is_the_scripts_and_the_mode_stays(tmp_pat
     failures: list[int] = []
     with a_session(tmp_path) as attached, pytest.raises(ValueError, match="a mistake"):
         trained(Net(use), asking(attached, []))
+    assert attached.settings()[-1]["amp"] == AmpMode.BF16
+
+
+class Scaled(torch.autograd.Function):
+    """Multiplies, in the backward pass by the matrix itself, and there only those of its own data type."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(hidden, weight)
+        return hidden @ weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, weight = ctx.saved_tensors
+        return gradient @ weight.T, hidden.T @ gradient
+
+
+class OwnBackward(nn.Module):
+    """A model with a layer that has a backward pass of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.weight = nn.Linear(4, 4), nn.Parameter(torch.ones(4, 4))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        output: Tensor = Scaled.apply(self.body(inputs), self.weight)  # type: ignore[no-untyped-call]
+        return output
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_a_backward_pass_that_fails_leaves_out_the_steps_gradients(
+    tmp_path: Path, micro_batches: int
+) -> None:
+    def train(before: Callable[[int], None], skipped: int | None = None) -> list[float]:
+        net, losses = OwnBackward(), []
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(1, _STEPS + 1):
+            before(step)
+            optimizer.zero_grad()
+            for part in range(micro_batches):
+                loss = net(torch.linspace(-1, 1 + part, 32).reshape(8, 4)).square().mean()
+                loss.backward()
+                # What remains of such a step is the backward passes without mixed precision.
+                if step == skipped and not part:
+                    optimizer.zero_grad()
+                losses.append(loss.item())
+            optimizer.step()
+        return losses
+
+    requests: list[str] = []
+    with a_session(tmp_path) as attached:
+        losses = train(asking(attached, requests))
+    changed = _AT * micro_batches
+    expected = train(lambda _step: None, _AT + 1)
+    assert losses[:changed] == expected[:changed]
+    assert losses[changed] == pytest.approx(expected[changed], rel=0.1)
+    assert losses[changed + 1 :] == expected[changed + 1 :]
+    assert attached.answer(requests[0]).state == CommandState.APPLIED
+    (message,) = [one.message for one in attached.events() if "failed under" in one.message]
+    assert "The backward pass failed under mixed precision, and gave no gradients" in message
+    assert attached.settings()[-1]["amp"] == AmpMode.OFF
+
+
+def test_a_later_failure_of_the_backward_pass_is_the_scripts(tmp_path: Path) -> None:
+    def before(step: int) -> None:
+        if step == _AT:
+            attached.ask(amp="bf16")
+        if step == _STEPS:
+            net.weight.register_hook(lambda _gradient: torch.ones(2).view(3))
+
+    net = OwnBackward()
+    net.forward = lambda inputs: net.body(inputs) @ net.weight  # type: ignore[method-assign]
+    with a_session(tmp_path) as attached, pytest.raises(RuntimeError, match="shape"):
+        trained(net, before)
     assert attached.settings()[-1]["amp"] == AmpMode.BF16
 
 
