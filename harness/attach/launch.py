@@ -3,6 +3,7 @@
 The script keeps its standard streams, its signals, its exit code and its `sys.argv`.
 """
 
+import builtins
 import os
 import runpy
 import signal
@@ -19,6 +20,7 @@ from harness.attach.ending import ScriptStopped
 from harness.attach.git import read_commit
 from harness.attach.guard import ScriptGuard
 from harness.attach.imports import after_import
+from harness.attach.main_module import find_main, is_container, run_as_main
 from harness.attach.tracebacks import leave_out_own_frames, was_raised_by_runpy
 from harness.closing import Closing
 from harness.errors import INTERRUPTED_CODE, UsageError
@@ -62,8 +64,11 @@ class Script(NamedTuple):
             return
         if not path.exists():
             raise UsageError(f"There is no script {self.target!r} in {os.getcwd()}; check the path.")
-        if path.is_dir() and not (path / "__main__.py").exists():
-            raise UsageError(f"The folder {self.target!r} has no __main__.py; name a script in it.")
+        if is_container(path) and find_main(path) is None:
+            kind = "folder" if path.is_dir() else "archive"
+            raise UsageError(f"The {kind} {self.target!r} has no __main__.py; name a script in it.")
+        if not os.access(path, os.R_OK):
+            raise UsageError(f"The script {self.target!r} cannot be read; check its permissions.")
 
 
 class Heartbeat(Closing):
@@ -223,16 +228,21 @@ def say(text: str) -> None:
 def execute(script: Script) -> BaseException | None:
     """Run `script` as `python` would, and return what it raised, without the frames of this package."""
     sys.argv = [script.target, *script.arguments]
-    folder = os.getcwd() if script.is_module else str(Path(script.target).resolve().parent)
+    path = Path(script.target)
+    if script.is_module:
+        folder = os.getcwd()
+    else:
+        folder = str(path.absolute() if is_container(path) else path.resolve().parent)
     if sys.flags.safe_path:
         sys.path.insert(0, folder)
     else:
         sys.path[0] = folder
     try:
         if script.is_module:
-            runpy.run_module(script.target, run_name="__main__", alter_sys=True)
+            attributes = {"__builtins__": builtins, "__annotations__": {}}
+            runpy.run_module(script.target, attributes, "__main__", alter_sys=True)
         else:
-            runpy.run_path(script.target, run_name="__main__")
+            run_as_main(path)
     except BaseException as error:  # noqa: BLE001  # every end of the script is recorded and reported
         if was_raised_by_runpy(error):  # As Python says it: there is no such module, or nothing to run in it.
             return SystemExit(f"{sys.executable}: {error}")

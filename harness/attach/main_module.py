@@ -1,0 +1,62 @@
+"""A script as the module `__main__`, with what Python itself gives it."""
+
+import builtins
+import io
+import sys
+import zipfile
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, SourcelessFileLoader
+from importlib.util import MAGIC_NUMBER
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+
+def is_container(path: Path) -> bool:
+    """Return whether Python runs the `__main__` within `path`: of a folder or an archive."""
+    return path.is_dir() or zipfile.is_zipfile(path)
+
+
+def find_main(path: Path) -> ModuleSpec | None:
+    """Return the `__main__` within a folder or an archive; None if there is none."""
+    return PathFinder.find_spec("__main__", [str(path.absolute())])
+
+
+def run_as_main(path: Path) -> None:
+    """Run the script at `path`: a source file, a compiled one, a folder or an archive. Raises what it raises,
+    and SyntaxError for a source that cannot be compiled.
+
+    Not by `runpy.run_path`: it leaves paths relative, which is wrong once the script changes its folder, and
+    gives `__builtins__` as a dictionary and no loader.
+    """
+    main = ModuleType("__main__")
+    code, attributes = _load_container(path) if is_container(path) else _load_file(str(path.absolute()))
+    vars(main).update(__builtins__=builtins, __annotations__={}, **attributes)
+    sys.modules["__main__"] = main
+    exec(code, vars(main))
+
+
+def _load_container(path: Path) -> tuple[CodeType, dict[str, Any]]:
+    spec = find_main(path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"can't find '__main__' module in {str(path)!r}")
+    code: CodeType = spec.loader.get_code("__main__")  # type: ignore[attr-defined]  # of files and archives
+    attributes = {
+        "__spec__": spec,
+        "__loader__": spec.loader,
+        "__package__": spec.parent,
+        "__file__": spec.origin or code.co_filename,
+        "__cached__": spec.cached,
+    }
+    return code, attributes
+
+
+def _load_file(file: str) -> tuple[CodeType, dict[str, Any]]:
+    with io.open_code(file) as opened:
+        source = opened.read()
+    if source.startswith(MAGIC_NUMBER):
+        loader: Any = SourcelessFileLoader("__main__", file)
+        code = loader.get_code("__main__")
+    else:
+        loader = SourceFileLoader("__main__", file)
+        code = compile(source, file, "exec", dont_inherit=True)
+    return code, {"__loader__": loader, "__file__": file, "__cached__": None}
