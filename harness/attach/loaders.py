@@ -40,6 +40,7 @@ class LoaderSwitch:
         newest: returns the pass that fed the newest step.
         is_settled: whether the loaders that feed the training are known.
         has_evaluated: whether a model was called, since the last backward pass, without being trained.
+        is_dry: whether a pass over a loader of the training is over, and no batch was delivered since.
     """
 
     def __init__(self, guard: ScriptGuard, *, changes_together: bool = False) -> None:
@@ -49,9 +50,11 @@ class LoaderSwitch:
         self.loaders: WeakSet[DataLoader[Any]] = WeakSet()
         self.iterators: WeakKeyDictionary[Any, LoaderValues] = WeakKeyDictionary()
         self._failure: str | None = None
-        self.has_evaluated = False
+        self.has_evaluated = self.is_dry = False
         self.recent: list[LoaderPass] = []
         self._training: WeakSet[DataLoader[Any]] = WeakSet()
+        # Loaders whose batches the script loads before the step that uses them.
+        self._ahead: WeakSet[DataLoader[Any]] = WeakSet()
         self._fixed: WeakKeyDictionary[DataLoader[Any], str] = WeakKeyDictionary()
         self.newest: Callable[[], LoaderPass | None] = _nothing
         self._wanted: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
@@ -94,7 +97,7 @@ class LoaderSwitch:
 
     def delivered(self, batches: LoaderPass) -> None:
         """Take notice of a batch."""
-        recent = self.recent
+        recent, self.is_dry = self.recent, False
         if self.has_evaluated:
             self.has_evaluated = False
             recent.clear()
@@ -125,6 +128,12 @@ class LoaderSwitch:
         self.recent = [one for one in self.recent if one is not batches]
         if (loader := batches.loader) is not None:
             self._tried[loader] = batches.tried_values
+            self.is_dry |= loader in self._training
+
+    def load_ahead(self) -> None:
+        """The script loads batches before the step that uses them: those of later passes do not tell the
+        samples of steps."""
+        self._ahead.update(self._training)
 
     @property
     def early_samples(self) -> int:
@@ -252,7 +261,7 @@ class LoaderSwitch:
 
     def _prepare(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
         values = self._values_of(loader)
-        self._note_pass(loader)
+        self._note_pass(loader, batches)
         persistent = loader._iterator
         if persistent is not None and self.iterators.get(persistent, values) != values:
             loader._iterator = None
@@ -260,10 +269,11 @@ class LoaderSwitch:
         batches.prepare(loader, values, self._tried.get(loader, values_of(loader)))
 
     def _take(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
-        self._note_pass(loader)
+        self._note_pass(loader, batches)
         batches.take(loader)
 
-    def _note_pass(self, loader: DataLoader[Any]) -> None:
+    def _note_pass(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
+        batches.is_ahead = loader in self._ahead
         self.recent.clear()
         self.loaders.add(loader)
         feeding = self._feeding_values()

@@ -7,13 +7,14 @@ import torch
 from torch import Tensor, is_grad_enabled, nn
 
 from harness.attach.autocast import RegionState
-from harness.attach.batches import samples_of_first_step, sizes_of
+from harness.attach.batches import sizes_of
 from harness.attach.cycle import UpdateCycle
 from harness.attach.ending import ScriptStopped, caught_stop
 from harness.attach.evaluations import Evaluations
 from harness.attach.manual import ManualUpdates
 from harness.attach.numbering import StepUnderWay
 from harness.attach.recording import Availability, record_loader
+from harness.attach.step_sizes import StepSizes
 from harness.attach.switches import ScriptSwitches
 from harness.attach.tracker import StepTracker
 from harness.attach.training import ScriptTraining
@@ -48,7 +49,7 @@ class Observation:
         model_id: the id of the first model of the newest step, if it was not a plain one.
         has_ended: whether the run is to end.
         is_loading: whether the script itself reports a batch; loaders within say nothing then.
-        early_samples: samples of the batches of the first step that were loaded before training began.
+        sizes: the samples and the tokens of the step under way.
     """
 
     def __init__(
@@ -87,14 +88,10 @@ class Observation:
         self.manual = ManualUpdates(clears_gradients) if not training.optimizers else None
         self.step, self.under_way = 1, under_way
         self.raises_stop = True
-        self.is_loading, self.early_samples = False, 0
+        self.is_loading, self.sizes = False, StepSizes(self.loaders)
         self._scaled: tuple[Any, Any] = (None, None)
         self._has_loss = False
-        self._leader: int | None = None
         self.model_id: int | None = None
-        self._inputs: tuple[int | None, int | None] | None = None
-        self._samples: int | None = None
-        self._tokens: int | None = None
         self._evaluations = Evaluations(context)
         # Whether an update within the backward pass ends the step; None without one.
         self._early_update: bool | None = None
@@ -112,7 +109,7 @@ class Observation:
             self.cycle.has_batch = True
         elif self.cycle.batch_requested():
             self._end_step()
-        if self._inputs and not self._has_loss and self.loaders.leaves_calls(source, self.step):
+        if self.sizes.inputs and not self._has_loss and self.loaders.leaves_calls(source, self.step):
             self._mark_evaluation()
         self.tracker.batch_requested()
         if self.is_discovering and self.updates:
@@ -124,6 +121,7 @@ class Observation:
         if self.is_loading:
             return
         self.tracker.batch_arrived(samples)
+        self.sizes.newest = samples
         self.under_way.has_begun = True
         if not is_grad_enabled():
             self._mark_evaluation()
@@ -165,18 +163,17 @@ class Observation:
         self.tracker.forward_began(
             has_gradients=has_gradients,
             is_evaluating=not model.training,
-            is_repeated=self._inputs is not None and self._leader == id(model),
+            is_repeated=self.sizes.inputs is not None and self.sizes.leader == id(model),
         )
         if not is_training:
             self.under_way.forward_began(is_training=False)
             return
         self.under_way.has_begun = self.under_way.has_trained = True
-        if self._leader is None or self._leader == id(model):
-            self._leader, self._inputs = id(model), sizes_of(inputs)
-
-    def count_next(self, model: nn.Module, sizes: tuple[int | None, int | None]) -> None:
-        """Count the samples and tokens of a model's call if a backward pass follows."""
-        self._leader, self._inputs = id(model), sizes
+        sizes = self.sizes
+        if sizes.leader is None or sizes.leader == id(model):
+            sizes.leader, sizes.inputs = id(model), sizes_of(inputs)
+            if loaders.is_dry:
+                sizes.called_dry(self.tracker.samples)
 
     def run_forward(self, call: Callable[[], Any]) -> Any:
         """Return the output of the model's `call`, under the settings in effect."""
@@ -194,8 +191,7 @@ class Observation:
         self._scaled = scaled, loss
 
     def backward_began(self, loss: Tensor | None) -> None:
-        """Gradients of `loss` are about to be computed. The inputs of a step are those of the last call of
-        its first model before each backward pass."""
+        """Gradients of `loss` are about to be computed."""
         if self.under_way.is_plain:
             self.leave_plain_step()
         self.loaders.has_evaluated = False
@@ -206,13 +202,7 @@ class Observation:
         self._gradients_begin()
 
     def _gradients_begin(self) -> None:
-        if self._inputs is not None:
-            samples, tokens = self._inputs
-            # A closure computes the same batch repeatedly.
-            if not self.tracker.is_updating:
-                samples = self._samples if samples is None else samples + (self._samples or 0)
-                tokens = self._tokens if tokens is None else tokens + (self._tokens or 0)
-            self._samples, self._tokens, self._inputs = samples, tokens, None
+        self.sizes.gradients_begin(is_updating=self.tracker.is_updating)
         self.tracker.backward_began()
         self.under_way.has_begun = self.under_way.has_trained = True
 
@@ -352,14 +342,10 @@ class Observation:
             loss_ticket = timer.take_loss(training.loss if logged is None else logged)
         self._has_loss, under_way.logged_loss = False, None
         ticket = None if timer.end_device is None else timer.end_device()
-        samples, tokens = tracker.samples or self._samples or 0, self._tokens
-        if self.early_samples:
-            samples = samples_of_first_step(self.early_samples, tracker.samples or 0, self._samples or 0)
-            self.early_samples = 0
-        self.model_id = self._leader
-        if self._leader is None and under_way.has_trained and self.training.optimizers:
+        self.model_id = self.sizes.leader
+        samples, tokens = self.sizes.take(tracker.samples, prefers_inputs=self.manual is not None)
+        if self.model_id is None and under_way.has_trained and self.training.optimizers:
             self._miss_models()
-        self._leader = self._inputs = self._samples = self._tokens = None
         training.samples_per_step, training.tokens_per_step = samples, tokens
         if training.settings.empty_cache_every or self.calls.tidy is not self._switches.own_tidy:
             self.calls.tidy(step)

@@ -55,6 +55,7 @@ class LoaderPass:
         values: the values with which its iterator was opened.
         batches: torch's iterator, which an exchange replaces.
         is_over: whether the script has seen its end.
+        is_ahead: whether the script loads its batches before the step that uses them.
         axis: the dimension of its batches that counts samples; None before the first batch, negative without
             one.
         early_samples: the number of samples in its newest batch before training began; None: unknown.
@@ -75,7 +76,7 @@ class LoaderPass:
         self._loader: Callable[[], DataLoader[Any] | None] = ref(loader) if is_own else lambda: loader
         self.values = LoaderValues(None, False, 0, _DEFAULT_PREFETCH)
         self.batches: Iterator[Any] = iter(())
-        self.is_over = False
+        self.is_over = self.is_ahead = False
         self.axis: int | None = None
         self.early_samples: int | None = None
         self.drawn_last: Sequence[Sequence[Any]] | None = None
@@ -110,7 +111,10 @@ class LoaderPass:
         return batch
 
     def samples_of(self, batch: Any) -> int | None:
-        """Return the number of samples in the newest batch of this pass; None: unknown."""
+        """Return the number of samples in the newest batch of this pass; None: unknown, or of a later step
+        than the one under way."""
+        if self.is_ahead:
+            return None
         drawn = self._drawn
         if self.axis is None:
             axis = batch_axis(batch, self.values.batch_size)

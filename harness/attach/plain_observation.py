@@ -80,6 +80,7 @@ class PlainObservation(Observation):
     def _note_sizes(self) -> tuple[int, int | None]:
         """Note the samples and the tokens of the plain step that ends, and return them."""
         samples, tokens = self.plain.sizes
+        self.sizes.carried = self.plain.samples or 0
         samples = self.plain.samples or samples or 0
         self.training.samples_per_step, self.training.tokens_per_step = samples, tokens
         return samples, tokens
@@ -101,6 +102,8 @@ class PlainObservation(Observation):
         self._take_quiet_steps()
         batches, model_id = plain.batches, plain.model_id
         times_ns = plain.leave(self.step)
+        if len(times_ns) < ARRIVED and plain.samples is not None:
+            self.sizes.carried = plain.samples
         taken_ns = times_ns[ARRIVED:] if batches is None else times_ns
         clock_ns, tracker.clock_ns = tracker.clock_ns, iter(taken_ns).__next__
         try:
@@ -120,7 +123,7 @@ class PlainObservation(Observation):
         if events >= CALLED:
             tracker.forward_began(has_gradients=True, is_evaluating=False)
             plain.has_begun = plain.has_trained = True
-            self._leader, self._inputs = model_id, plain.sizes
+            self.sizes.leader, self.sizes.inputs = model_id, plain.sizes
         if events >= RETURNED:
             tracker.forward_ended(has_gradients=True)
         if events >= GRADIENTS_BEGAN:

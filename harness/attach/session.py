@@ -278,7 +278,8 @@ class Session:
         if self._seen and not any(owns(model, owned) for model in self._seen):
             self._begin_within_step([], self._seen)
             if self._observation is not None:
-                self._observation.count_next(self._seen[-1], self._sizes)
+                sizes = self._observation.sizes
+                sizes.leader, sizes.inputs = id(self._seen[-1]), self._sizes
             self._follow()
         elif optimizers:
             self._begin_within_step(optimizers)
@@ -294,7 +295,7 @@ class Session:
         """Begin as `_begin` does; a batch of the first step has been loaded before."""
         self._begin(optimizers, models)
         if self._observation is not None:
-            self._observation.early_samples = self._loaders.early_samples
+            self._observation.sizes.early = self._loaders.early_samples
 
     def _begin(self, optimizers: list[torch.optim.Optimizer], models: Sequence[nn.Module] = ()) -> None:
         """Open the watch over the models of `optimizers`, or over `models` where there is no optimizer."""

@@ -1,0 +1,62 @@
+"""The samples and the tokens of a script's steps, from its batches and from the inputs of its models."""
+
+from harness.attach.batches import samples_of_first_step
+from harness.attach.loaders import LoaderSwitch
+
+
+class StepSizes:
+    """Counts the samples and the tokens of the step under way.
+
+    Samples are those of the batches that a loader returned in the step, else of the model's inputs: those of
+    the last call of its first model before each backward pass. Some scripts load a batch ahead, such as those
+    with Accelerate. Their loaders are found where a pass is over and the model is called once more for
+    training: from then on the model's inputs count.
+
+    Attributes:
+        leader: the id of the first model that was called for training in the step; None before.
+        inputs: the samples and tokens of its inputs since the last backward pass; None: it was not called.
+        early: samples of the batches of the first step that were loaded before training began.
+        carried: samples of the newest batch that was loaded before the step.
+        newest: samples of the newest batch that a loader returned in the step; None: unknown.
+    """
+
+    def __init__(self, loaders: LoaderSwitch) -> None:
+        """`loaders` are those of the script."""
+        self._loaders = loaders
+        self.leader: int | None = None
+        self.inputs: tuple[int | None, int | None] | None = None
+        self.early = self.carried = 0
+        self._samples: int | None = None
+        self._tokens: int | None = None
+        self.newest: int | None = None
+        self._is_ahead = False
+
+    def called_dry(self, loaded: int | None) -> None:
+        """The model was called for training after the end of a pass, before another batch; so far batches of
+        `loaded` samples were returned in the step."""
+        called = None if self.inputs is None else self.inputs[0]
+        if called is not None and called + (self._samples or 0) == self.carried + (loaded or 0):
+            self._loaders.load_ahead()
+            self._is_ahead = True
+
+    def gradients_begin(self, *, is_updating: bool) -> None:
+        """A backward pass begins. A closure, called while an optimizer steps, computes the same batch
+        repeatedly."""
+        if self.inputs is not None:
+            samples, tokens = self.inputs
+            if not is_updating:
+                samples = self._samples if samples is None else samples + (self._samples or 0)
+                tokens = self._tokens if tokens is None else tokens + (self._tokens or 0)
+            self._samples, self._tokens, self.inputs = samples, tokens, None
+
+    def take(self, loaded: int | None, *, prefers_inputs: bool) -> tuple[int, int | None]:
+        """Return the samples and the tokens of the step that ends, in which batches of `loaded` samples were
+        returned, and begin anew. `prefers_inputs` is whether batches may be of the next step."""
+        called, tokens = self._samples, self._tokens
+        samples = (called or loaded if prefers_inputs or self._is_ahead else loaded or called) or 0
+        if self.early:
+            samples = samples_of_first_step(self.early, loaded or 0, called or 0)
+            self.early = 0
+        self.carried, self.newest, self._is_ahead = self.newest or 0, None, False
+        self.leader = self.inputs = self._samples = self._tokens = None
+        return samples, tokens
