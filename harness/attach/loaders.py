@@ -228,7 +228,12 @@ class LoaderSwitch:
         if values == before:
             return None
         remarks = []
-        if newest is not None and not newest.is_over:
+        if self.is_dry:
+            remarks.append(
+                "It takes effect when the script opens the loader again: its last pass has ended. A script "
+                "that repeats the batches of that pass, as by itertools.cycle, opens it no more."
+            )
+        elif newest is not None and not newest.is_over:
             if newest.obstacle is None:
                 newest.exchange(values)
             else:

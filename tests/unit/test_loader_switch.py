@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import cycle, islice, pairwise
 from pathlib import Path
 from queue import Queue
 from threading import Thread
@@ -277,6 +277,19 @@ def test_a_change_that_only_the_next_epoch_can_have_says_so_and_takes_effect_the
         " It takes effect at the next epoch, because an IterableDataset cannot be continued by another "
         "iterator."
     )
+
+
+def test_a_change_after_the_last_pass_says_that_the_script_may_open_no_other(tmp_path: Path) -> None:
+    loader = a_loader(count=12, batch_size=4)
+    with watched(tmp_path) as run:
+        small = SmallTraining()
+        for step, batch in enumerate(islice(cycle(loader), 8), start=1):
+            at_step(5, run, batch_size=6)(step)
+            small.step(batch)
+    assert run.samples_per_step() == [4] * 8
+    state, message = run.answers()[-1]
+    assert state == "applied"
+    assert "It takes effect when the script opens the loader again: its last pass has ended." in message
 
 
 def test_values_that_fail_are_given_back_and_the_script_trains_on(tmp_path: Path) -> None:
