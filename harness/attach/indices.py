@@ -16,7 +16,11 @@ _END = object()
 
 class Epoch:
     """One pass over the units of a sampler: single indices that are grouped into batches of `size`, or, with
-    size None, whatever a sampler of the script's own yields."""
+    size None, whatever a sampler of the script's own yields.
+
+    Attributes:
+        handed: the number of units in the batches that were handed out, also with sizes before this one.
+    """
 
     def __init__(
         self,
@@ -26,8 +30,10 @@ class Epoch:
         drop_last: bool,
         most_sent: int,
         first: Iterable[Any] = (),
+        handed: int = 0,
     ) -> None:
         """`first` are units that come before `units`; `most_sent` is the number of batches to remember."""
+        self.handed = handed
         self._units = units
         self._first = deque(first)
         self._size = size
@@ -59,6 +65,7 @@ class Epoch:
                 self._first.extend(batch)
                 return
             sent.append(batch)
+            self.handed += len(batch)
             yield batch
 
     def size_of_sent(self, later: int) -> int | None:
@@ -71,8 +78,14 @@ class Epoch:
     def go_on(self, size: int | None, undelivered: int, most_sent: int) -> "Epoch":
         """Return the rest of this epoch in batches of `size`: first the units of the last `undelivered`
         batches. This one is over then, unless `take_back` undoes it."""
+        delivered = self.delivered(undelivered)
         first = [*self._units_of_last(undelivered), *self._first]
-        return Epoch(self._units, size, drop_last=self._drop_last, most_sent=most_sent, first=first)
+        drop_last, units = self._drop_last, self._units
+        return Epoch(units, size, drop_last=drop_last, most_sent=most_sent, first=first, handed=delivered)
+
+    def delivered(self, undelivered: int) -> int:
+        """Return the number of units handed out without those of the last `undelivered` batches."""
+        return self.handed - len(self._units_of_last(undelivered))
 
     def take_back(self, following: "Epoch", undelivered: int) -> None:
         """Go on with this epoch, `undelivered` of whose batches are still to come, instead of the one that

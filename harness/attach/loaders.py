@@ -248,6 +248,22 @@ class LoaderSwitch:
         self._known = self.values()
         return " ".join(remarks) or None
 
+    def leaves_one(self, size: int) -> bool:
+        """Return whether batches of `size` leave one of a single sample at the end of this epoch or of the
+        next ones, which those of the script do not."""
+        loader, newest = self._loader, self.newest()
+        if loader is None or loader.drop_last or is_iterable(loader):
+            return False
+        try:
+            samples, own = len(loader.sampler), values_of(loader).batch_size  # type: ignore[arg-type]
+        except TypeError:  # Its sampler has no length.
+            return False
+        if not own or samples % own == 1:
+            return False
+        is_open = newest is not None and not newest.is_over and newest.obstacle is None
+        left = newest.samples_left(samples) if newest is not None and is_open else None
+        return 1 in (size, samples % size) or (left is not None and left % size == 1)
+
     @property
     def _loader(self) -> DataLoader[Any] | None:
         """The only loader that feeds the training."""

@@ -192,6 +192,13 @@ class LoaderPass:
             return "with in_order=False the order of its batches is not known"
         return None
 
+    def samples_left(self, samples: int) -> int | None:
+        """Return how many of the epoch's `samples` the script has not had yet; None: unknown."""
+        stream = self._stream
+        if stream is None or stream.epoch is None or stream.epoch.grouped is None:
+            return None
+        return samples - stream.epoch.delivered(self._loaded_ahead)
+
     def exchange(self, values: LoaderValues) -> None:
         """Go on with this epoch with `values`: no sample is lost or repeated. Raises StepscopeError when the
         iterator cannot be opened; everything is then as before. Only without an `obstacle`."""

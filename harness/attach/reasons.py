@@ -55,3 +55,7 @@ NO_LSTM = (
     "amp cannot be 'bf16' in this script: it has an LSTM, and this processor runs none in bfloat16 "
     "(torch needs AVX-512 for it)."
 )
+ONE_LEFT = (
+    "batch_size cannot be {size:,}: the last batch of an epoch would have 1 sample, with which the model's "
+    "BatchNorm1d layers cannot train; choose another size."
+)

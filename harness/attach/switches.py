@@ -15,6 +15,7 @@ from harness.attach.reasons import (
     NO_OPTIMIZER,
     NO_RATE,
     NO_SCALER,
+    ONE_LEFT,
     OWN_AUTOCAST,
     REASONS,
 )
@@ -125,6 +126,12 @@ class ScriptSwitches:
                     raise SettingError(name, reason)
             elif name not in self.names:
                 raise SettingError(name, f"{name} cannot change in this script. {self.reasons[name]}")
+        if (
+            "batch_size" in changed
+            and self._has_batch_norm()
+            and self.loaders.leaves_one(settings.batch_size)
+        ):
+            raise SettingError("batch_size", ONE_LEFT.format(size=settings.batch_size))
         if "amp" in changed and settings.amp is AmpMode.FP16 and not self._can_scale():
             raise SettingError("amp", NO_SCALER)
         if "amp" in changed and settings.amp is AmpMode.BF16 and not self._can_run_bf16():
@@ -197,6 +204,10 @@ class ScriptSwitches:
             return True
         layers = (layer for model in self._training.models for layer in model.modules())
         return not any(isinstance(layer, nn.LSTM) for layer in layers) or has_bf16_lstm()
+
+    def _has_batch_norm(self) -> bool:
+        layers = (layer for model in self._training.models for layer in model.modules())
+        return any(isinstance(layer, nn.BatchNorm1d) and layer.training for layer in layers)
 
     def _has_rates(self) -> bool:
         return any(has_rate(group) for one in self._training.optimizers for group in one.param_groups)

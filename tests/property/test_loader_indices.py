@@ -44,6 +44,7 @@ def test_what_was_drawn_and_not_delivered_comes_again_in_its_order(
         for _ in range(deliveries):
             seen += loading.deliver()
         undelivered = len(loading.drawn)
+        assert loading.epoch.delivered(undelivered) == len(seen)
         following = DrawingAhead(loading.epoch.go_on(new_size, undelivered, new_ahead + 1), new_ahead)
         if fails:
             loading.epoch.take_back(following.epoch, undelivered)

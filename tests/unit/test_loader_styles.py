@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.data import _utils
+from torch.utils.data import DataLoader, _utils
 
 from harness.attach.launch import Script, execute
 from tests.loader_factories import Watched, watched
@@ -74,3 +75,32 @@ def test_a_script_whose_batch_size_and_amp_change_sees_every_sample_once_per_epo
         assert whole == max(indices) + 1
         epochs = [sorted(indices[at : at + whole]) for at in range(0, len(indices), whole)]
         assert epochs == [list(range(whole))] * len(epochs)
+
+
+@pytest.mark.parametrize(
+    ("layer", "size", "drop_last", "state"),
+    [
+        (nn.BatchNorm1d(4), 5, False, "rejected"),  # 56 samples are in an epoch
+        (nn.BatchNorm1d(4), 13, False, "rejected"),  # 40 samples are left of this epoch
+        (nn.BatchNorm1d(4), 6, False, "applied"),
+        (nn.BatchNorm1d(4), 5, True, "applied"),
+        (nn.BatchNorm1d(4).eval(), 5, False, "applied"),
+        (nn.LayerNorm(4), 5, False, "applied"),
+    ],
+)
+def test_a_batch_size_that_leaves_one_sample_to_batch_normalization_is_rejected(
+    tmp_path: Path, layer: nn.Module, size: int, drop_last: bool, state: str
+) -> None:
+    data: Any = torch.arange(56 * 4.0).reshape(56, 4)
+    loader: DataLoader[Any] = DataLoader(data, batch_size=8, drop_last=drop_last)
+    model = nn.Sequential(layer, nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    with watched(tmp_path) as run:
+        for step, batch in enumerate(loader, start=1):
+            if step == 2:
+                run.request(batch_size=size)
+            model(batch).mean().backward()
+            optimizer.step()
+    ((answer, message),) = run.answers()
+    assert answer == state, message
+    assert (state == "rejected") == ("would have 1 sample" in message)
