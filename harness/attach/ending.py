@@ -59,4 +59,8 @@ def ending_of(
     if not _PROCESS_MODULES.isdisjoint(sys.modules):
         message = "The script ended without a step of its own; processes that it starts are not followed."
         return Ending(None, RunState.FINISHED, message)
-    return Ending(None, RunState.FINISHED, "The script ended before its first optimizer step.")
+    return Ending(
+        None,
+        RunState.FINISHED,
+        "The script ended before its first step: no optimizer stepped, and backward() was not called.",
+    )

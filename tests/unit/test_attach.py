@@ -223,7 +223,7 @@ def test_a_script_that_never_imports_torch_ends_without_a_word_on_torch(tmp_path
     run = recorded(folder).run
     assert (run.state, run.state_message) == (
         RunState.FINISHED,
-        "The script ended before its first optimizer step.",
+        "The script ended before its first step: no optimizer stepped, and backward() was not called.",
     )
 
 
