@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, wraps
+from threading import get_ident
 from types import MethodType
 from typing import Any
 
@@ -28,6 +29,8 @@ class ScriptCalls:
         forward: the model's output, of the call given to `call_model`.
         backward: computes gradients, by the call given to `compute_gradients`.
         tidy: called with the step's number at its end.
+        updating_thread: the thread on which a wrapped update is under way; None: there is none.
+        update_returned: called when a wrapped update has returned.
         own_next_batch, own_forward, own_backward: those that nothing stands in for: then an entry point makes
             the call directly.
     """
@@ -45,6 +48,8 @@ class ScriptCalls:
         self.forward = lambda: self._model_call()
         self.backward = lambda _loss: self._gradient_call()
         self.tidy = _no_tidying
+        self.updating_thread: int | None = None
+        self.update_returned: Callable[[], None] = _nobody_waits
         self.own_next_batch, self.own_forward, self.own_backward = (
             self.next_batch,
             self.forward,
@@ -63,7 +68,10 @@ class ScriptCalls:
     def fetch(self, iterator: Iterator[Any]) -> Any:
         """Return the next batch of `iterator`; raises StopIteration at its end."""
         self._iterator = iterator
-        return self.next_batch()
+        try:
+            return self.next_batch()
+        finally:
+            self._iterator = iter(())  # It holds the loader.
 
     def call_model(self, run: Callable[[Callable[[], Any]], Any], call: Callable[[], Any]) -> Any:
         """Return the output of the model's `call`, made by `run`."""
@@ -86,7 +94,7 @@ class ScriptCalls:
     def wrap(self, name: str, wrapper: Wrapper, optimizers: Sequence[torch.optim.Optimizer]) -> Wrapped:
         """Let `wrapper(function)` stand in for a call, see `harness.watch.training.Training.wrap`."""
         if name == "update":
-            return WrappedUpdates(optimizers, wrapper)
+            return WrappedUpdates(self, optimizers, wrapper)
         return Replaced(self, name, wrapper) if hasattr(self, name) else NeverCalled()
 
 
@@ -102,8 +110,12 @@ class NeverCalled:
 class WrappedUpdates:
     """The `step` of every optimizer, inside a wrapper."""
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], wrapper: Wrapper) -> None:
-        self._replaced = [Replaced(one, "step", partial(_wrapped_step, one, wrapper)) for one in optimizers]
+    def __init__(
+        self, calls: ScriptCalls, optimizers: Sequence[torch.optim.Optimizer], wrapper: Wrapper
+    ) -> None:
+        self._replaced = [
+            Replaced(one, "step", partial(_wrapped_step, calls, one, wrapper)) for one in optimizers
+        ]
 
     @property
     def is_on(self) -> bool:
@@ -116,8 +128,9 @@ class WrappedUpdates:
             replaced.remove()
 
 
-def _wrapped_step(optimizer: torch.optim.Optimizer, wrapper: Wrapper, step: Call) -> Call:
-    """A bound method, as schedulers expect of `optimizer.step`."""
+def _wrapped_step(calls: ScriptCalls, optimizer: torch.optim.Optimizer, wrapper: Wrapper, step: Call) -> Call:
+    """A bound method, as schedulers expect of `optimizer.step`. The training step ends once it has returned:
+    torch's profiler warns where it is stopped within the range that `step` records of itself."""
 
     @wraps(step)
     def wrapped_step(_self: torch.optim.Optimizer, /, *args: Any, **kwargs: Any) -> Any:
@@ -134,10 +147,13 @@ def _wrapped_step(optimizer: torch.optim.Optimizer, wrapper: Wrapper, step: Call
             finally:
                 _set_compiler(None)
 
+        outer, calls.updating_thread = calls.updating_thread, get_ident()
         try:
             wrapper(update)()
         finally:
+            calls.updating_thread = outer
             _set_compiler(compiler)
+        calls.update_returned()
         return result[0]
 
     return MethodType(wrapped_step, optimizer)
@@ -145,6 +161,10 @@ def _wrapped_step(optimizer: torch.optim.Optimizer, wrapper: Wrapper, step: Call
 
 def _nothing() -> None:
     raise AssertionError("nothing was given to call")
+
+
+def _nobody_waits() -> None:
+    """Nothing is to be done after an update."""
 
 
 def _no_tidying(_step: int) -> None:

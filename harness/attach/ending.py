@@ -43,7 +43,7 @@ def ending_of(
     the sentence about an error of the watch. If the script `is_stopped`, its exit code is no failure:
     Lightning exits with 1 when it is interrupted."""
     if isinstance(error, SystemExit):
-        code = 0 if error.code is None else error.code
+        code = int(error.code or 0) if isinstance(error.code, int | None) else error.code
         if code != 0 and not is_stopped:
             exit_error = ScriptExitError(f"The script exited with {code!r}.")
             return Ending(exit_error.with_traceback(error.__traceback__), RunState.FAILED, str(exit_error))

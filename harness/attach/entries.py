@@ -79,6 +79,12 @@ class StepEntries:
     def follow(self, observation: PlainObservation | None) -> None:
         """Pass the events to `observation` from now on; None: the training has ended."""
         self.observation = observation
+        if observation is not None:
+            observation.calls.update_returned = self._update_returned
+
+    def _update_returned(self) -> None:
+        if (observation := self.observation) is not None and get_ident() == self.guard.thread:
+            self.guard.run(observation.update_returned)
 
     def add_models(self, models: Iterable[nn.Module]) -> None:
         """Follow the calls of `models` too."""

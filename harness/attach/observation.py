@@ -1,6 +1,7 @@
 """The steps of a script, from the events at torch's entry points."""
 
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -93,7 +94,7 @@ class Observation:
         self._has_loss = False
         self.model_id: int | None = None
         self._evaluations = Evaluations(context)
-        # Whether an update within the backward pass ends the step; None without one.
+        # Whether the update that is still within another call ends the step; None without one.
         self._early_update: bool | None = None
         self.has_ended = not steps.proceed(1)
         tracker.restart()
@@ -211,9 +212,8 @@ class Observation:
         if self.manual is not None:
             self.manual.has_gradients = True
         self.tracker.backward_ended()
-        if (is_last := self._early_update) is not None and not self.tracker.is_in_backward:
-            self._early_update = None
-            self._updated(is_last=is_last)
+        if self._early_update is not None:
+            self.update_returned()
 
     def backward_failed(self) -> None:
         """The backward pass raised an error."""
@@ -252,10 +252,16 @@ class Observation:
         else:
             is_last = cycle.updated(key)
         self.tracker.update_ended()
-        if self.tracker.is_in_backward:
-            # By a hook of a parameter. Starting torch's profiler at this point would end the process.
+        if self.tracker.is_in_backward or self.calls.updating_thread == get_ident():
+            # By a hook of a parameter, where starting torch's profiler would end the process, or wrapped.
             self._early_update = is_last or self._early_update is True
         else:
+            self._updated(is_last=is_last)
+
+    def update_returned(self) -> None:
+        """What an update was within has returned. Raises as `update_ended`."""
+        if (is_last := self._early_update) is not None and not self.tracker.is_in_backward:
+            self._early_update = None
             self._updated(is_last=is_last)
 
     def _updated(self, *, is_last: bool) -> None:

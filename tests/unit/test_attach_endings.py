@@ -271,11 +271,11 @@ def test_an_exit_without_an_error_is_a_good_end(code: int | None, state: RunStat
     assert ending_of(SystemExit(code), 3) == (None, state, "The script ended after 3 steps.")
 
 
-@pytest.mark.parametrize("code", [2, "wrong arguments"])
-def test_an_exit_with_an_error_is_a_failure(code: int | str) -> None:
+@pytest.mark.parametrize(("code", "text"), [(2, "2"), (True, "1"), ("wrong arguments", "'wrong arguments'")])
+def test_an_exit_with_an_error_is_a_failure(code: int | str, text: str) -> None:
     ending = ending_of(SystemExit(code), 3)
     assert isinstance(ending.error, ScriptExitError)
-    assert (ending.state, ending.message) == (RunState.FAILED, f"The script exited with {code!r}.")
+    assert (ending.state, ending.message) == (RunState.FAILED, f"The script exited with {text}.")
 
 
 def test_a_script_that_is_stopped_has_time_for_its_clean_up_before_it_is_signaled(

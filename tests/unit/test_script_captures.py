@@ -1,6 +1,9 @@
 """Snapshots, leak hunts and profiles of a script: what its own code does between torch's calls counts too."""
 
+import gc
 from pathlib import Path
+from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
     is_in_torch_dispatch_mode,
 )
+from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.records.memory import SnapshotReason
@@ -142,3 +146,27 @@ def test_a_profile_is_taken_at_a_step(tmp_path: Path) -> None:
     assert answer.state == CommandState.APPLIED, answer.message
     with attached.log() as log:
         assert len(log.profiles.all()) == 1
+
+
+@pytest.mark.parametrize("kind", [CommandKind.SNAPSHOT, CommandKind.PROFILE])
+def test_a_capture_writes_nothing_of_torchs_and_keeps_no_loader_alive(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: CommandKind
+) -> None:
+    script = Script()
+    loaders = []
+    data: Any = torch.ones(40, 8)
+    with a_session(tmp_path) as attached:
+        for epoch in range(4):
+            loader: DataLoader[Any] = DataLoader(data, batch_size=4)
+            loaders.append(ref(loader))
+            for at, batch in enumerate(loader):
+                if (epoch, at) == (1, 2):
+                    request = attached.ask(kind, steps=3)
+                script.optimizer.zero_grad()
+                script.model(batch).square().mean().backward()
+                script.optimizer.step()
+        del loader
+        gc.collect()
+        assert [one() for one in loaders] == [None] * 4
+    assert attached.answer(request).state == CommandState.APPLIED
+    assert "Warning" not in capfd.readouterr().err
