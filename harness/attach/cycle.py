@@ -10,7 +10,8 @@ class UpdateCycle:
 
     One that is new after the end of an iteration is a candidate: it joins if it steps again after the next
     iteration, is ignored if two pass without it, as the delayed policy of TD3, and replaces the others if it
-    steps twice in a row, as in another training that follows the first.
+    steps twice in a row, as in another training that follows the first. So does one that is ignored, with
+    those that it made an iteration with before: trainings may take turns, as of a policy and its value.
 
     Attributes:
         members: the optimizers of an iteration.
@@ -27,18 +28,26 @@ class UpdateCycle:
         self.only: int | None = None
         self.has_stepped_alone = False
         self._occasional: set[int] = set()
+        # Those of them that have stepped since a member did.
+        self._since_member: set[int] = set()
+        # The members of an iteration with each of those that were replaced.
+        self._partners: dict[int, frozenset[int]] = {}
         # Whether an iteration has ended since a candidate stepped.
         self._candidates: dict[int, bool] = {}
 
     def updated(self, key: int) -> bool:
         """Take notice of a step of an optimizer; return whether it ends the training step."""
         if key in self._occasional:
+            if key in self._since_member:
+                return self._came_back(key)
+            self._since_member.add(key)
             self.has_stepped_alone = self.has_batch
             return False
         if key in self._candidates:
             return self._came_again(key)
         if key not in self.members:
             return self._came_first(key)
+        self._since_member.clear()
         if key in self.done:
             self._drop_missing()
         self.done.add(key)
@@ -57,9 +66,10 @@ class UpdateCycle:
 
     def forget(self, key: int) -> None:
         """An optimizer does not exist any more."""
-        for keys in (self.members, self._occasional, self.done):
+        for keys in (self.members, self._occasional, self.done, self._since_member):
             keys.discard(key)
         self._candidates.pop(key, None)
+        self._partners.pop(key, None)
         if key == self.only:
             self.only = None
 
@@ -82,9 +92,20 @@ class UpdateCycle:
             return False
         in_order = list(self._candidates)
         since = set(in_order[in_order.index(key) :])
-        self._occasional |= self.members | (set(in_order) - since)
-        self.members = since
+        self._occasional |= set(in_order) - since
+        return self._replace_members(since, key)
+
+    def _came_back(self, key: int) -> bool:
+        """Let one that was ignored, and steps twice in a row, make the steps again."""
+        partners = self._partners.get(key, frozenset()) & self._occasional
+        return self._replace_members({key, *partners}, key)
+
+    def _replace_members(self, members: set[int], key: int) -> bool:
+        self._partners |= dict.fromkeys(self.members, frozenset(self.members))
+        self._occasional = (self._occasional | self.members) - members
+        self.members = members
         self._candidates.clear()
+        self._since_member.clear()
         self.done = {key}
         return self._is_over()
 

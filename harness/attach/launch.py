@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -260,7 +260,7 @@ def exit_code(error: BaseException | None) -> int:
             return error.code or 0
         print(error.code, file=sys.stderr)
         return _FAILURE_CODE
-    if isinstance(error, ScriptStopped) and sys.excepthook is sys.__excepthook__:
+    if isinstance(error, ScriptStopped) and _only_prints(sys.excepthook):
         print(f"stepscope: {error}", file=sys.stderr)
     else:
         leave_out_own_frames(error)  # The end of the watch has added some.
@@ -268,6 +268,13 @@ def exit_code(error: BaseException | None) -> int:
     if isinstance(error, ScriptStopped):
         return INTERRUPTED_CODE
     return ENDS_BY_SIGINT if isinstance(error, KeyboardInterrupt) else _FAILURE_CODE
+
+
+def _only_prints(hook: Callable[..., object]) -> bool:
+    """Return whether an excepthook is Python's own, or one of torch.distributed or rich, which print the
+    traceback in other ways. A script's own may do more."""
+    package = getattr(hook, "__module__", "").partition(".")[0]
+    return hook is sys.__excepthook__ or package in ("torch", "rich")
 
 
 def origin_of(script: Script) -> ScriptOrigin:

@@ -26,6 +26,8 @@ from harness.settings import Settings
 from harness.settings.spec import SPECS
 
 LOADER_SETTINGS = LoaderValues._fields
+# With more, evaluated batches are taken for those of a loop that evaluates now and then.
+_MOST_UPDATES_PER_BATCH = 4
 
 
 class LoaderSwitch:
@@ -65,7 +67,7 @@ class LoaderSwitch:
         self._fed_by: list[LoaderValues] = []
         self.is_settled = False
         # The newest step with batches that were evaluated, and taken for no part of it.
-        self._doubted_step = -1
+        self._doubted_step = -_MOST_UPDATES_PER_BATCH
         # The newest step with a loader that had fed none before.
         self._joining_step = -1
         # The newest step with calls of a model before its first batch.
@@ -107,8 +109,9 @@ class LoaderSwitch:
     def leaves_evaluated(self, step: int) -> bool:
         """Leave the evaluated batches of `step` out, at the call of a model that is trained; return whether
         there were any. A loop over a loader that is left early has such a batch. As long as no loader has fed
-        the training, evaluated batches feed it only if the step before had some as well."""
-        if self.has_fed or not self.recent or step == self._doubted_step + 1:
+        the training, evaluated batches feed it only if one of the last few steps had some as well: there may
+        be several updates for each batch."""
+        if self.has_fed or not self.recent or 0 < step - self._doubted_step <= _MOST_UPDATES_PER_BATCH:
             return False
         self._leave_evaluated(step)
         return True
@@ -295,7 +298,7 @@ class LoaderSwitch:
 
     def _note_pass(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
         batches.is_ahead = loader in self._ahead
-        self.recent.clear()
+        self.recent = [one for one in self.recent if one.loader is not loader]
         self.loaders.add(loader)
         feeding = self._feeding_values()
         if feeding != self._fed_by:

@@ -88,7 +88,7 @@ class Observation:
         training.optimizer_ended = self.cycle.forget
         self.manual = ManualUpdates(clears_gradients) if not training.optimizers else None
         self.step, self.under_way = 1, under_way
-        self.raises_stop = True
+        self.raises_stop, self._has_raised_stop = True, False
         self.is_loading, self.sizes = False, StepSizes(self.loaders)
         self._scaled: tuple[Any, Any] = (None, None)
         self._has_loss = False
@@ -322,7 +322,8 @@ class Observation:
         if self.has_ended:
             if not self.raises_stop:  # The loop over the steps ends itself, after this iteration.
                 return
-            self._resume(step)
+            if self._has_raised_stop:
+                self._resume(step)
         self._proceed(step)
 
     def _proceed(self, step: int) -> None:
@@ -331,7 +332,7 @@ class Observation:
             self.has_ended = True
             if not self.raises_stop:
                 return
-            outcome = self.steps.outcome
+            outcome, self._has_raised_stop = self.steps.outcome, True
             raise ScriptStopped("" if outcome is None else outcome.message)
         if self.tracker.last_ns != self.steps.timer.end_ns:  # A pause, or work of the watch, is of no step.
             self.tracker.begin()
@@ -386,7 +387,7 @@ class Observation:
 
     def _resume(self, step: int) -> None:
         """Go on after a stop that the script caught: a Ctrl-C would raise once, too."""
-        self.has_ended = False
+        self.has_ended = self._has_raised_stop = False
         self._inbox.stop_message = self.steps.boundary.outcome = None
         self.steps.boundary.due = 0
         self._context.warn("stop was caught", caught_stop(step))

@@ -75,6 +75,22 @@ def test_a_stop_raises_keyboard_interrupt_after_the_step_so_that_clean_up_runs(t
     assert len(log.steps) == 8
 
 
+def test_a_stop_before_the_first_step_ends_the_script_with_that_step(tmp_path: Path) -> None:
+    loop = Loop()
+
+    def script(watched: Attached) -> None:
+        watched.session.inbox.put(a_command(CommandKind.STOP, "{}"))
+        loop.run(20)
+
+    error, log = ended_by(tmp_path, script)
+    assert isinstance(error, KeyboardInterrupt)
+    assert (log.run.state, log.run.state_message) == (RunState.STOPPED, "Stopped by request from the test.")
+    assert [len(log.steps), [event.kind for event in log.events if event.kind == EventKind.WARNING]] == [
+        1,
+        [],
+    ]
+
+
 def test_a_stop_that_the_script_catches_to_end_well_is_a_stop(tmp_path: Path) -> None:
     loop = Loop()
     with attached(tmp_path) as watched:

@@ -96,6 +96,19 @@ def test_an_optimizer_that_is_the_only_one_ends_every_step() -> None:
     assert cycle.only is None
 
 
+@pytest.mark.parametrize(
+    ("events", "steps"),
+    [
+        ("AAAAABBBBB" * 2 + "AAAAAAAA", 28 - 4),
+        ("PPPPPPPPPPVVVVVVVVVV" * 5, 100 - 9),
+        ("ABABABABCCCCABABABABCCCC", 16 - 3),
+        ("bDbDbDbDbDG" * 4, 20),
+    ],
+)
+def test_trainings_that_take_turns_miss_one_step_at_each_turn(events: str, steps: int) -> None:
+    assert sum(steps_in(events)) == steps
+
+
 def test_an_optimizer_that_is_no_more_is_not_waited_for() -> None:
     cycle = UpdateCycle()
     assert [cycle.updated(key) for key in (1, 2, 1, 2, 1, 2)] == [True, False, True, False, False, True]
@@ -307,6 +320,20 @@ def test_exit_codes_are_pythons(
     error: BaseException | None, code: int, printed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (exit_code(error), capsys.readouterr().err) == (code, printed)
+
+
+@pytest.mark.parametrize(("module", "is_called"), [("torch.distributed.c10d", False), ("__main__", True)])
+def test_a_stop_is_one_line_unless_the_script_has_an_excepthook_of_its_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, module: str, *, is_called: bool
+) -> None:
+    def hook(*_error: object) -> None:
+        print("the hook", file=sys.stderr)
+
+    hook.__module__ = module
+    monkeypatch.setattr(sys, "excepthook", hook)
+    assert exit_code(ScriptStopped("Stopped by request from shell.")) == 130
+    printed = "the hook\n" if is_called else "stepscope: Stopped by request from shell.\n"
+    assert capsys.readouterr().err == printed
 
 
 def test_a_script_that_is_not_there_is_a_usage_error() -> None:

@@ -1,6 +1,7 @@
 """Whether a loader feeds the training, where others only evaluate, or come later."""
 
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,40 @@ def until_loaded(loader: DataLoader[tuple[torch.Tensor, ...]], model: nn.Module)
         if number == 1:
             return
         model(inputs)
+
+
+def test_a_loader_whose_batches_have_two_updates_each_after_a_call_of_a_target_is_found(
+    tmp_path: Path,
+) -> None:
+    loop = Loop()
+    target = nn.Linear(4, 2)
+    with attached(tmp_path) as (session, folder, guard):
+        for (inputs,) in DataLoader(loop.data, batch_size=BATCH):
+            with torch.no_grad():
+                target(inputs)
+            for _ in range(2):
+                loop.model(inputs).square().mean().backward()
+                loop.optimizer.step()
+        session.end(None)
+        assert guard.message is None
+    log = recorded(folder)
+    assert [row.data_wait_ns > 0 for row in log.steps[2:]] == [True, False] * (STEPS - 1)
+    assert log.values["batch_size"] == BATCH
+
+
+def test_two_loaders_that_feed_each_step_are_found_in_the_first_one_too(tmp_path: Path) -> None:
+    loop = Loop()
+    held_out = DataLoader(loop.data, batch_size=_EVALUATED)
+    with attached(tmp_path) as (session, folder, guard):
+        for (inputs,) in islice(DataLoader(loop.data, batch_size=BATCH), STEPS - 1):
+            (others,) = next(iter(held_out))
+            loop.model(torch.cat([inputs, others])).square().mean().backward()
+            loop.optimizer.step()
+        session.end(None)
+        assert guard.message is None
+    log = recorded(folder)
+    assert [row.samples for row in log.steps] == [BATCH + _EVALUATED] * (STEPS - 1)
+    assert "batch_size" not in log.values  # Of two loaders none is the training's.
 
 
 @pytest.mark.parametrize("has_two_lines", [False, True])
