@@ -150,10 +150,11 @@ def _wrapped_step(calls: ScriptCalls, optimizer: torch.optim.Optimizer, wrapper:
         outer, calls.updating_thread = calls.updating_thread, get_ident()
         try:
             wrapper(update)()
+            calls.updating_thread = outer
+            calls.update_returned()
         finally:
             calls.updating_thread = outer
             _set_compiler(compiler)
-        calls.update_returned()
         return result[0]
 
     return MethodType(wrapped_step, optimizer)
