@@ -1,10 +1,14 @@
 """A run whose steps end no more is called stalled, once, and told to be going on when it does."""
 
+import threading
+from pathlib import Path
+
 import pytest
 
 from harness.records.run import EventKind, RunState
 from harness.watch.context import Progress
-from harness.watch.jobs.stall import StallWatch
+from harness.watch.jobs.stall import StallWatch, dump_stacks, line_of_this_thread
+from tests.supervision import until
 from tests.train_factories import Clock, FakeJournal, a_context
 
 S = 1_000_000_000
@@ -19,8 +23,9 @@ class Bench:
         context = a_context(None, self.journal, self.clock, self.progress)
         self.watch = StallWatch(context, lambda: self.paused, 60.0, self._dump)
 
-    def _dump(self) -> None:
+    def _dump(self) -> str:
         self.dumps += 1
+        return "the stacks are in the run's output"
 
     def step(self) -> None:
         self.progress.last_step += 1
@@ -85,7 +90,31 @@ def test_the_time_it_took_to_build_the_model_is_no_stall() -> None:
 
 def test_the_stacks_go_to_the_runs_output(capfd: pytest.CaptureFixture[str]) -> None:
     clock, journal = Clock(), FakeJournal()
-    watch = StallWatch(a_context(None, journal, clock), lambda: False, 1.0)
+    watch = StallWatch(a_context(None, journal, clock), lambda: False, 1.0, dump_stacks)
     clock.now_ns = S
     watch.check()
     assert "test_the_stacks_go_to_the_runs_output" in capfd.readouterr().err
+
+
+def test_a_script_that_stalls_is_named_by_its_line_and_nothing_is_printed(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    find_line, waiting, goes_on = [], threading.Event(), threading.Event()
+
+    def script() -> None:
+        find_line.append(line_of_this_thread())
+        waiting.set()
+        goes_on.wait(60)  # THE LINE
+
+    thread = threading.Thread(target=script)
+    thread.start()
+    waiting.wait(60)
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    line = next(at for at, text in enumerate(lines, 1) if text.endswith("# THE LINE"))
+    try:
+        until(find_line[0], lambda text: text == f"the script is at test_stall.py:{line} script")
+    finally:
+        goes_on.set()
+        thread.join()
+    assert find_line[0]() == "the script is in no line of its own"
+    assert capfd.readouterr().err == ""

@@ -12,7 +12,7 @@ from harness.watch.jobs.leaks import READ_PERIOD_S, open_leak_watch
 from harness.watch.jobs.memory import MemorySampler
 from harness.watch.jobs.peak import PeakWatch
 from harness.watch.jobs.sampler import Job, every
-from harness.watch.jobs.stall import StallWatch
+from harness.watch.jobs.stall import StallWatch, dump_stacks, line_of_this_thread
 from harness.watch.jobs.telemetry import TelemetryRecorder
 from harness.watch.training import Training
 
@@ -35,7 +35,8 @@ def open_jobs(
         lambda: training.settings.memory_cap_bytes,
         hunt.on_leak,
     )
-    stall = StallWatch(context, is_paused, training.settings.stall_after_s)
+    find_cause = line_of_this_thread() if training.computes_between_calls else dump_stacks
+    stall = StallWatch(context, is_paused, training.settings.stall_after_s, find_cause)
     jobs = [
         Job("memory samples", sampler.pause_s, sampler.sample),
         Job("leak detector", every(READ_PERIOD_S), leaks.check),

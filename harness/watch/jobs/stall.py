@@ -1,11 +1,19 @@
-"""Detection of stalls: an event, and every thread's stack in the run's output."""
+"""Detection of stalls: an event, with every thread's stack in the run's output, or the line of a script."""
 
 import faulthandler
 import sys
+import sysconfig
 from collections.abc import Callable
+from pathlib import Path
+from threading import get_ident
+from types import FrameType
 
+import harness
 from harness.records.run import EventKind, EventRow, RunState, Severity
 from harness.watch.context import RunContext
+
+_LIBRARIES = (f"{sysconfig.get_path('stdlib')}/", f"{Path(harness.__file__).parent}/", "<frozen ")
+_PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
 class StallWatch:
@@ -16,12 +24,13 @@ class StallWatch:
         context: RunContext,
         is_paused: Callable[[], bool],
         stall_after_s: float,
-        dump_stacks: Callable[[], None] | None = None,
+        find_cause: Callable[[], str],
     ) -> None:
+        """`find_cause` returns the end of the sentence about a stall."""
         self._context = context
         self._is_paused = is_paused
         self._stall_after_ns = int(stall_after_s * 1e9)
-        self._dump_stacks = dump_stacks or (lambda: faulthandler.dump_traceback(sys.stderr))
+        self._find_cause = find_cause
         self._resumed_ns = context.clock_ns()
         self._stalled_step: int | None = None
 
@@ -35,8 +44,7 @@ class StallWatch:
         idle_ns = now_ns - max(progress.last_end_ns, self._resumed_ns)
         if self._stalled_step is None and idle_ns >= self._stall_after_ns:
             self._stalled_step = step
-            message = f"No step has ended for {idle_ns / 1e9:.0f} s; the stacks are in the run's output."
-            self._dump_stacks()
+            message = f"No step has ended for {idle_ns / 1e9:.0f} s; {self._find_cause()}."
             journal.put(
                 EventRow(now_ns, step, EventKind.STALL, Severity.WARNING, "stalled", message, "{}", None)
             )
@@ -44,3 +52,30 @@ class StallWatch:
         elif self._stalled_step is not None and step > self._stalled_step:
             self._stalled_step = None
             journal.set_state(RunState.RUNNING, f"Continuing at step {step:,}.", timeout_s=0)
+
+
+def dump_stacks() -> str:
+    """Write every thread's stack into the output, and return where they are."""
+    faulthandler.dump_traceback(sys.stderr)
+    return "the stacks are in the run's output"
+
+
+def line_of_this_thread() -> Callable[[], str]:
+    """Return a function that states which line of a script the calling thread executes by then. The script's
+    output is not ours, and it may as well evaluate, or compile its model."""
+    thread = get_ident()
+
+    def find_line() -> str:
+        frame: FrameType | None = sys._current_frames().get(thread)
+        while frame is not None and _is_library(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is None:
+            return "the script is in no line of its own"
+        code = frame.f_code
+        return f"the script is at {Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
+
+    return find_line
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_LIBRARIES) or any(part in file for part in _PACKAGES)
