@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.utils.data import DataLoader
 
 from harness.attach.batches import sizes_of
 from harness.attach.guard import ScriptGuard
@@ -135,6 +136,16 @@ class StepEntries:
             self.guard.failed(error)
         self.plain.reads_sizes = True
         return None
+
+    def changed_length(self, loader: DataLoader[Any]) -> int | None:
+        """Return the number of batches of a loader whose batch size was changed; None: its own."""
+        if (observation := self.observation) is None or not self.guard.is_on:
+            return None
+        try:
+            return observation.loaders.length(loader)
+        except Exception as error:  # noqa: BLE001  # the guard of the process, inline
+            self.guard.failed(error)
+            return None
 
     def wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return the stand-in for the `__call__` of a class of models."""

@@ -1,9 +1,10 @@
 """Torch's entry points, patched so that a script's step can be followed.
 
-Patched are `torch.compile`, `DataLoader.__iter__` and that of its subclasses, `DataLoader._get_iterator`,
-`torch.autograd.backward`, `Module.zero_grad`, `Optimizer.__init__`, `GradScaler.scale` and `step`, and the
-`__call__` of all modules or, once the models are known, of their classes: an instance would carry a hook of
-ours into its copies and pickles. Optimizer steps have global hooks of torch's own.
+Patched are `torch.compile`, `DataLoader.__iter__` and that of its subclasses, `DataLoader.__len__`,
+`DataLoader._get_iterator`, `torch.autograd.backward`, `Module.zero_grad`, `Optimizer.__init__`,
+`GradScaler.scale` and `step`, and the `__call__` of all modules or, once the models are known, of their
+classes: an instance would carry a hook of ours into its copies and pickles. Optimizer steps have global hooks
+of torch's own.
 """
 
 import sys
@@ -85,6 +86,7 @@ class Hooks(Closing):
         self._openings = 0
         self._replace(DataLoader, "__iter__", self._iter)
         self._replace(DataLoader, "_get_iterator", self._open_alone)
+        self._replace(DataLoader, "__len__", self._len)
         self._follow_subclasses(DataLoader)
         self._replace(torch.autograd, "backward", entries.wrap_backward)
         self._replace(torch, "compile", self._compile)
@@ -152,6 +154,14 @@ class Hooks(Closing):
             return self._events.loader_opened(loader, partial(self._open, original))
 
         return open_loader
+
+    def _len(self, original: Callable[[Any], int]) -> Callable[[Any], int]:
+        @wraps(original)
+        def length(loader: DataLoader[Any]) -> int:
+            changed = self._entries.changed_length(loader)
+            return original(loader) if changed is None else changed
+
+        return length
 
     def _open(self, original: Callable[[Any], Iterator[Any]], loader: DataLoader[Any]) -> Iterator[Any]:
         self._openings += 1

@@ -1,6 +1,6 @@
 """The settings of the DataLoader that feeds a script's training, changed between two steps.
 
-`len(loader)` stays the script's: schedulers and progress bars have used it by then.
+`len(loader)` follows: scripts and frameworks find the last batch of an epoch by it, and divide by it.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,6 +16,7 @@ from harness.attach.passes import (
     LoaderPass,
     LoaderValues,
     OpenIterator,
+    batches_of,
     is_iterable,
     reason_of,
     retire,
@@ -26,6 +27,10 @@ from harness.settings import Settings
 from harness.settings.spec import SPECS
 
 LOADER_SETTINGS = LoaderValues._fields
+_READ_SHORT = (
+    "len(loader) follows: a script that has read it before may end this epoch, or a schedule, early."
+)
+_READ_LONG = "len(loader) follows: a script that has read it before may look for more batches in this epoch."
 # With more, evaluated batches are taken for those of a loop that evaluates now and then.
 _MOST_UPDATES_PER_BATCH = 4
 
@@ -241,15 +246,25 @@ class LoaderSwitch:
                 newest.exchange(values)
             else:
                 remarks.append(f"It takes effect at the next epoch, because {newest.obstacle}.")
-        if wanted.get("batch_size", before.batch_size) != before.batch_size and _is_smaller(values, own):
-            remarks.append(
-                "len(loader) stays as it was: a script that counts on it may end its epochs early."
-            )
+        size, size_before = values.batch_size or 0, before.batch_size or 0
+        if size != size_before and not is_iterable(loader):
+            remarks.append(_READ_SHORT if size < size_before else _READ_LONG)
         changed = {name: value for name, value in wanted.items() if value != getattr(own, name)}
         self._wanted[loader] = changed
         self._wish = own, changed
         self._known = self.values()
         return " ".join(remarks) or None
+
+    def length(self, loader: DataLoader[Any]) -> int | None:
+        """Return the number of batches in the epoch under way, or the next one, of a loader whose batch size
+        was changed; None: torch's own."""
+        size, newest = self._wanted.get(loader, {}).get("batch_size"), self.newest()
+        is_open = newest is not None and newest.loader is loader and not newest.is_over
+        if is_iterable(loader) or (samples := _samples_in(loader)) is None:
+            return None
+        if is_open and newest is not None and newest.has_other_batches:
+            return newest.length(samples, drop_last=loader.drop_last)
+        return None if size is None else batches_of(samples, size, drop_last=loader.drop_last)
 
     def leaves_one(self, size: int) -> bool:
         """Return whether batches of `size` leave one of a single sample at the end of this epoch or of the
@@ -257,11 +272,8 @@ class LoaderSwitch:
         loader, newest = self._loader, self.newest()
         if loader is None or loader.drop_last or is_iterable(loader):
             return False
-        try:
-            samples, own = len(loader.sampler), values_of(loader).batch_size  # type: ignore[arg-type]
-        except TypeError:  # Its sampler has no length.
-            return False
-        if not own or samples % own == 1:
+        samples, own = _samples_in(loader), values_of(loader).batch_size
+        if samples is None or not own or samples % own == 1:
             return False
         is_open = newest is not None and not newest.is_over and newest.obstacle is None
         left = newest.samples_left(samples) if newest is not None and is_open else None
@@ -346,8 +358,12 @@ def is_one_of_several() -> bool:
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
-def _is_smaller(values: LoaderValues, own: LoaderValues) -> bool:
-    return values.batch_size is not None and own.batch_size is not None and values.batch_size < own.batch_size
+def _samples_in(loader: DataLoader[Any]) -> int | None:
+    """Return the number of samples in an epoch; None: its sampler has no length."""
+    try:
+        return len(loader.sampler)  # type: ignore[arg-type]  # or it raises TypeError
+    except TypeError:
+        return None
 
 
 def _is_allowed(name: str, value: Any) -> bool:

@@ -85,6 +85,8 @@ class LoaderPass:
         self._attributes: dict[str, Any] = {}
         self._earlier: LoaderValues | None = None
         self._exchanges = 0
+        # Batches of this epoch, and their samples, from before the newest exchange.
+        self._earlier_batches = self._earlier_samples = 0
         self._opens_itself = False
         self._thread: int | None = None
 
@@ -199,6 +201,19 @@ class LoaderPass:
             return None
         return samples - stream.epoch.delivered(self._loaded_ahead)
 
+    @property
+    def has_other_batches(self) -> bool:
+        """Return whether batches of this epoch have another size than the script's."""
+        loader = self.loader
+        if loader is None or self._stream is None:
+            return False
+        return self._earlier_batches > 0 or self.values.batch_size != values_of(loader).batch_size
+
+    def length(self, samples: int, *, drop_last: bool) -> int:
+        """Return the number of batches in this epoch of `samples`, of whatever sizes."""
+        left = samples - self._earlier_samples
+        return self._earlier_batches + batches_of(left, self.values.batch_size or 1, drop_last=drop_last)
+
     def exchange(self, values: LoaderValues) -> None:
         """Go on with this epoch with `values`: no sample is lost or repeated. Raises StepscopeError when the
         iterator cannot be opened; everything is then as before. Only without an `obstacle`."""
@@ -272,6 +287,11 @@ class LoaderPass:
             if epoch is not None and following is not None:
                 epoch.take_back(following, undelivered)
             raise StepscopeError(f"The loader could not be opened with it: {reason_of(error)}") from error
+        if epoch is not None and epoch.grouped is not None:
+            samples = epoch.delivered(undelivered)
+            earlier = samples - self._earlier_samples
+            self._earlier_batches += batches_of(earlier, self.values.batch_size or 1, drop_last=False)
+            self._earlier_samples = samples
         self.values, self.drawn_last = values, None
         retire(old)
 
@@ -291,6 +311,11 @@ class LoaderPass:
             attributes["prefetch_factor"] = values.prefetch_factor if values.num_workers else None
             attributes["timeout"] = loader.timeout if values.num_workers else 0
         return attributes
+
+
+def batches_of(samples: int, size: int, *, drop_last: bool) -> int:
+    """Return the number of batches that `samples` make."""
+    return samples // size if drop_last else -(-samples // size)
 
 
 def is_iterable(loader: DataLoader[Any]) -> bool:

@@ -112,8 +112,9 @@ def test_changes_at_any_step_of_several_epochs_lose_no_sample_and_stay(
     for order in orders:
         seen: list[int] = []
         batches = switch.open(loader, DataLoader.__iter__)
+        number = length = 0
         for batch in batches:
-            step += 1
+            step, number = step + 1, number + 1
             switch.delivered(batches)
             seen += numbers(batch)
             is_tail = len(seen) == len(order)
@@ -122,6 +123,8 @@ def test_changes_at_any_step_of_several_epochs_lose_no_sample_and_stay(
             if step in sizes:
                 size = sizes[step]
                 switch.apply(Settings(batch_size=size))
+            length = switch.length(loader) or len(loader)
+        assert number == length
         switch.ended(batches)
         assert seen == order[: len(seen)]
         assert len(order) - len(seen) < (size if drop_last else 1)

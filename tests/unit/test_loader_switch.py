@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader
 
 from harness.cli.changes import changes_of
 from tests.loader_factories import (
-    Numbers,
     Pairs,
     SmallTraining,
     Stream,
@@ -72,7 +71,11 @@ def test_the_batch_size_changes_between_two_steps_and_stays_for_the_next_epochs(
     for epoch in (first, second):
         assert sorted(number for batch in epoch for number in batch) == list(range(40))
     assert run.samples_per_step() == [4, 4, 4, 8, 8, 8, 4, 8, 8, 8, 8, 8]
-    assert run.answers()[-1] == ("applied", "Batch size 4 → 8 (loader rebuilt).")
+    assert run.answers()[-1] == (
+        "applied",
+        "Batch size 4 → 8 (loader rebuilt). len(loader) follows: a script that has read it before may look "
+        "for more batches in this epoch.",
+    )
     own = {"batch_size": 4, "pin_memory": False, "num_workers": 0, "prefetch_factor": 2}
     assert run.settings() == [(1, own, {}), (4, own | {"batch_size": 8}, {"batch_size": 8})]
     assert len(loader) == 10
@@ -82,8 +85,8 @@ def test_a_smaller_batch_than_the_scripts_comes_with_a_word_about_the_length(tmp
     with watched(tmp_path) as run:
         train(run, a_loader(count=20, batch_size=4), before=at_step(2, run, batch_size=2))
     assert run.answers()[-1][1] == (
-        "Batch size 4 → 2 (loader rebuilt). len(loader) stays as it was: a script that counts on it may end "
-        "its epochs early."
+        "Batch size 4 → 2 (loader rebuilt). len(loader) follows: a script that has read it before may end "
+        "this epoch, or a schedule, early."
     )
 
 
