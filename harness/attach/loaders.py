@@ -156,10 +156,11 @@ class LoaderSwitch:
             self._feeds(self.recent[-1])
             self._known = self.values()
 
-    def step_ended(self, step: int) -> dict[str, Any] | None:
+    def step_ended(self, step: int, *, is_ended_by_evaluation: bool = False) -> dict[str, Any] | None:
         """Take notice of the end of `step`; return the earlier values where those in effect now are to be
-        recorded, else None. A loader that is new beside one that feeds the training feeds it from the second
-        step in a row on: a script may sample from its model with batches of another one."""
+        recorded, else None. `is_ended_by_evaluation` is whether batches that came last are evaluated. A
+        loader that is new beside one that feeds the training feeds it from the second step in a row on: a
+        script may sample from its model with batches of another one."""
         recent = self.recent
         if self.is_settled and (not recent or (len(recent) == 1 and recent[0].loader in self._training)):
             if recent and recent[0] is not self.newest():
@@ -168,6 +169,8 @@ class LoaderSwitch:
             return None
         self.recent = []
         known = [batches for batches in recent if batches.loader in self._training]
+        if is_ended_by_evaluation:
+            recent = known
         is_doubtful = bool(known) and len(known) < len(recent) and self._joining_step != step - 1
         if len(known) < len(recent):
             self._joining_step = step
@@ -218,7 +221,7 @@ class LoaderSwitch:
             return f"{label} changes where one loader feeds the training; {count} feed that of this script."
         if newest is not None and (fixed := newest.fixed_because) is not None:
             return f"{label} cannot change in this script's loader: {fixed}."
-        return f"{label} changes in a torch.utils.data.DataLoader; none has fed a step of this script."
+        return f"{label} changes in a torch.utils.data.DataLoader; none has fed a step of this script so far."
 
     def _has_equal_batches(self, loader: DataLoader[Any]) -> bool:
         """Return whether all ranks take the same number of batches from `loader` whatever their size."""

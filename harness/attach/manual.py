@@ -13,13 +13,17 @@ class ManualUpdates:
         """`clears_gradients` is whether the script calls `zero_grad` of a model."""
         self.has_gradients = False
         self._clears_gradients = clears_gradients
+        self._clears_after_call = False
 
-    def cleared(self) -> bool:
-        """Gradients are cleared; return whether that ends a step."""
+    def cleared(self, *, is_called: bool) -> bool:
+        """Gradients are cleared; return whether that ends a step. `is_called` is whether the model was called
+        since the last backward pass, as by Keras: its calls then end the steps from now on."""
         self._clears_gradients = True
+        self._clears_after_call |= is_called and self.has_gradients
         return self.has_gradients
 
     def model_called(self, *, is_evaluating: bool) -> bool:
         """A model is called; return whether that ends a step. Several calls before gradients are cleared
         are one step, of several micro-batches."""
-        return self.has_gradients and (is_evaluating or not self._clears_gradients)
+        is_first = is_evaluating or self._clears_after_call or not self._clears_gradients
+        return self.has_gradients and is_first

@@ -224,8 +224,12 @@ class Observation:
 
     def gradients_cleared(self) -> None:
         """A model's `zero_grad` was called: without an optimizer, that is where a step begins."""
-        if self.manual is not None and self.manual.cleared():
+        sizes = self.sizes
+        leader, inputs = sizes.leader, sizes.inputs
+        if self.manual is not None and self.manual.cleared(is_called=inputs is not None):
             self._end_step()
+            if inputs is not None:  # Of the next step.
+                sizes.leader, sizes.inputs = leader, inputs
 
     def update_began(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step."""
@@ -375,8 +379,11 @@ class Observation:
 
     def _record_news(self, step: int) -> None:
         """Write down what became known of the script's loader and autocast after `step`."""
-        earlier = self._switches.loaders.step_ended(step)
         switches = self._switches
+        is_ended_by_evaluation = (
+            self.manual is not None and self.loaders.has_evaluated and self.loaders.has_fed
+        )
+        earlier = self.loaders.step_ended(step, is_ended_by_evaluation=is_ended_by_evaluation)
         if earlier is None and not switches.autocast.has_news:
             return
         if earlier is not None and record_loader(self._context, switches, step + 1, earlier):

@@ -60,7 +60,7 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     supervisor.status(folder)
     run = supervisor.summary(folder)
     events = _events(folder)
-    effective = _effective_settings(folder)
+    first, effective = _first_and_last_settings(folder)
     reports = _oom_reports(folder)
     timing = last_timing(folder, run.device)
     profiles = profiles_of(folder)
@@ -87,7 +87,9 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
         return 0
     facts = timing_facts(timing) + profile_facts(profiles) + overhead_facts(overhead) + change_facts(changes)
     facts += measurement_facts(measurements)
-    facts += rank_facts(ranks, comparison) + _settings_facts(run, effective) + _refit_facts(run, folder)
+    facts += (
+        rank_facts(ranks, comparison) + _settings_facts(run, first, effective) + _refit_facts(run, folder)
+    )
     shell.print_table(("", ""), _facts(run) + _label_facts(folder) + facts)
     if events:
         shell.print_line("")
@@ -160,15 +162,15 @@ def _label_facts(folder: RunFolder) -> list[tuple[str, str]]:
     return [(name, text) for name, text in facts if text]
 
 
-def _settings_facts(run: RunSummary, effective: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _settings_facts(
+    run: RunSummary, first: Mapping[str, Any], effective: Mapping[str, Any]
+) -> list[tuple[str, str]]:
     """Return the settings of the run, without defaults of a run of the catalog, and the changes since its
-    start."""
+    start. `first` are the first known values, `effective` the last ones."""
     if run.settings is None:
         return []
     # Some settings of a script are known only once it opens a loader.
-    initial = (
-        {**effective, **run.settings.to_json()} if run.settings.complete is None else run.settings.to_json()
-    )
+    initial = {**first, **run.settings.to_json()} if run.settings.complete is None else run.settings.to_json()
     always = _ALWAYS_SHOWN if run.settings.complete is not None else tuple(initial)
     names = [name for name in initial if name in always or initial[name] != SPECS[name].default]
     facts = [("settings", _assignments(initial, names))]
@@ -186,13 +188,15 @@ def _value(name: str, value: Any) -> str:
     return value_text(SPECS[name], value) if name in SPECS else words.clip(str(value), _LONGEST_CELL)
 
 
-def _effective_settings(folder: RunFolder) -> dict[str, Any]:
-    """Return the last settings in effect; empty if the log has none."""
+def _first_and_last_settings(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the first known value of each setting, and the last values in effect; empty if the log has
+    none."""
     history = _history(folder)
     try:
-        return dict(history[-1].values) if history else {}
+        first = {name: value for row in reversed(history) for name, value in row.values.items()}
+        return first, dict(history[-1].values) if history else {}
     except ValueError:
-        return {}
+        return {}, {}
 
 
 def _history(folder: RunFolder) -> list[SettingsRow]:

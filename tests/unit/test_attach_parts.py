@@ -125,11 +125,19 @@ def test_a_new_optimizer_with_the_id_of_one_that_is_no_more_is_another_one() -> 
 
 def test_without_an_optimizer_a_step_ends_where_gradients_are_cleared() -> None:
     manual = ManualUpdates(clears_gradients=True)
-    assert not manual.cleared()
+    assert not manual.cleared(is_called=False)
     manual.has_gradients = True
     assert not manual.model_called(is_evaluating=False)  # Another micro-batch.
     assert manual.model_called(is_evaluating=True)
-    assert manual.cleared()
+    assert manual.cleared(is_called=False)
+
+
+def test_without_an_optimizer_a_step_ends_at_the_call_where_gradients_are_cleared_after_it() -> None:
+    manual = ManualUpdates(clears_gradients=True)
+    manual.has_gradients = True
+    assert not manual.model_called(is_evaluating=False)
+    assert manual.cleared(is_called=True)
+    assert manual.model_called(is_evaluating=False)
 
 
 def test_without_an_optimizer_and_zero_grad_a_step_ends_at_the_next_call() -> None:

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from harness.cli.changes import changes_of
 from tests.loader_factories import (
+    Numbers,
     Pairs,
     SmallTraining,
     Stream,

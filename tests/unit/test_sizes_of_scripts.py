@@ -199,22 +199,38 @@ def test_batches_that_are_loaded_ahead_are_of_the_step_that_uses_them(
     assert samples[known:] == expected[known:]
 
 
-@pytest.mark.parametrize("clears", [True, False])
+def update_by_hand(model: nn.Module, batch: Tensor, clears: str) -> None:
+    if clears == "before the call":
+        model.zero_grad()
+    loss = model(batch).mean()
+    if clears == "after the call":
+        model.zero_grad()
+    loss.backward()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.sub_(1e-6 * torch.ones_like(weight))
+            if clears == "by hand":
+                weight.grad = None
+
+
+@pytest.mark.parametrize("clears", ["before the call", "after the call", "by hand"])
+@pytest.mark.parametrize("evaluates", [True, False])
 def test_without_an_optimizer_samples_are_those_of_the_step_that_uses_them(
-    tmp_path: Path, clears: bool
+    tmp_path: Path, clears: str, *, evaluates: bool
 ) -> None:
     def script() -> None:
         data: Any = torch.ones(10, 2)
         model, loader = nn.Linear(2, 1), DataLoader(data, batch_size=4)
-        for _ in range(2):
+        held_out = DataLoader(data, batch_size=5)
+        for _ in range(3):
+            model.train()
             for batch in loader:
-                if clears:
-                    model.zero_grad()
-                for weight in model.parameters():
-                    weight.grad = None
-                model(batch).mean().backward()
+                update_by_hand(model, batch, clears)
+            model.eval()
+            for batch in held_out if evaluates else ():
                 with torch.no_grad():
-                    for weight in model.parameters():
-                        weight.sub_(1e-6 * torch.ones_like(weight))
+                    model(batch)
 
-    assert [row.samples for row in steps_of(tmp_path, script).steps] == [4, 4, 2, 4, 4, 2]
+    log = steps_of(tmp_path, script)
+    assert [row.samples for row in log.steps] == [4, 4, 2] * 3
+    assert log.values["batch_size"] == 4
