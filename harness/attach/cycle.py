@@ -41,6 +41,7 @@ class UpdateCycle:
             if key in self._since_member:
                 return self._came_back(key)
             self._since_member.add(key)
+            self.only = None  # The next step of a member is to be noticed.
             self.has_stepped_alone = self.has_batch
             return False
         if key in self._candidates:
