@@ -136,6 +136,7 @@ class ScriptAutocast:
         """Compute gradients by `compute` in `step`. In the first step under a mode it may fail: then the
         step goes on with gradients of zero, and the mode is switched off."""
         if self.trial is None or not self.trial.covers(step):
+            self.trial = None if self.trial is None or self.trial.is_over(step) else self.trial
             compute()
         elif (reason := self.trial.run(compute, training, step)) is not None:
             self._fall_back(
@@ -143,8 +144,8 @@ class ScriptAutocast:
             )
 
     def _fall_back(self, why: str) -> None:
-        self.mode, self.wrapper, self.trial = AmpMode.OFF, None, None
-        self.has_news, self.why = True, why
+        # The trial goes on to the end of the step: it may compute more gradients of the same outputs.
+        self.mode, self.wrapper, self.has_news, self.why = AmpMode.OFF, None, True, why
 
     def region_entered(self, region: torch.autocast) -> RegionState | None:
         """Return the state for a region that is about to be entered; None: it keeps the script's."""

@@ -1,5 +1,8 @@
 """The optimizer steps that make one training step, where a script has several optimizers."""
 
+# Steps in a row with which one that was ignored comes back.
+_TURN = 3
+
 
 class UpdateCycle:
     """Learns which optimizers step in each iteration; the last of them ends the training step.
@@ -10,8 +13,9 @@ class UpdateCycle:
 
     One that is new after the end of an iteration is a candidate: it joins if it steps again after the next
     iteration, is ignored if two pass without it, as the delayed policy of TD3, and replaces the others if it
-    steps twice in a row, as in another training that follows the first. So does one that is ignored, with
-    those that it made an iteration with before: trainings may take turns, as of a policy and its value.
+    steps twice in a row, as in another training that follows the first. One that is ignored comes back, with
+    those that it made an iteration with before, if it steps three times in a row without a batch: trainings
+    may take turns, as of a policy and its value.
 
     Attributes:
         members: the optimizers of an iteration.
@@ -28,8 +32,8 @@ class UpdateCycle:
         self.only: int | None = None
         self.has_stepped_alone = False
         self._occasional: set[int] = set()
-        # Those of them that have stepped since a member did.
-        self._since_member: set[int] = set()
+        # How often those of them have stepped since a member did, or a batch was requested.
+        self._since_member: dict[int, int] = {}
         # The members of an iteration with each of those that were replaced.
         self._partners: dict[int, frozenset[int]] = {}
         # Whether an iteration has ended since a candidate stepped.
@@ -38,9 +42,9 @@ class UpdateCycle:
     def updated(self, key: int) -> bool:
         """Take notice of a step of an optimizer; return whether it ends the training step."""
         if key in self._occasional:
-            if key in self._since_member:
+            self._since_member[key] = self._since_member.get(key, 0) + 1
+            if self._since_member[key] == _TURN:
                 return self._came_back(key)
-            self._since_member.add(key)
             self.only = None  # The next step of a member is to be noticed.
             self.has_stepped_alone = self.has_batch
             return False
@@ -63,12 +67,14 @@ class UpdateCycle:
             self.done.clear()
         self.has_stepped_alone = False
         self.has_batch = True
+        self._since_member.clear()
         return is_waiting
 
     def forget(self, key: int) -> None:
         """An optimizer does not exist any more."""
-        for keys in (self.members, self._occasional, self.done, self._since_member):
+        for keys in (self.members, self._occasional, self.done):
             keys.discard(key)
+        self._since_member.pop(key, None)
         self._candidates.pop(key, None)
         self._partners.pop(key, None)
         if key == self.only:
@@ -97,7 +103,7 @@ class UpdateCycle:
         return self._replace_members(since, key)
 
     def _came_back(self, key: int) -> bool:
-        """Let one that was ignored, and steps twice in a row, make the steps again."""
+        """Let one that was ignored make the steps again."""
         partners = self._partners.get(key, frozenset()) & self._occasional
         return self._replace_members({key, *partners}, key)
 

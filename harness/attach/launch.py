@@ -20,7 +20,7 @@ from harness.attach.ending import ScriptStopped
 from harness.attach.git import read_commit
 from harness.attach.guard import ScriptGuard
 from harness.attach.imports import after_import
-from harness.attach.main_module import find_main, is_container, run_as_main
+from harness.attach.main_module import find_main, is_container, path_of, run_as_main
 from harness.attach.tracebacks import leave_out_own_frames, was_raised_by_runpy
 from harness.closing import Closing
 from harness.errors import INTERRUPTED_CODE, UsageError
@@ -64,7 +64,7 @@ class Script(NamedTuple):
             return
         if not path.exists():
             raise UsageError(f"There is no script {self.target!r} in {os.getcwd()}; check the path.")
-        if is_container(path) and find_main(path) is None:
+        if is_container(path) and find_main(path_of(self.target)) is None:
             kind = "folder" if path.is_dir() else "archive"
             raise UsageError(f"The {kind} {self.target!r} has no __main__.py; name a script in it.")
         if not os.access(path, os.R_OK):
@@ -232,7 +232,7 @@ def execute(script: Script) -> BaseException | None:
     if script.is_module:
         folder = os.getcwd()
     else:
-        folder = str(path.absolute() if is_container(path) else path.resolve().parent)
+        folder = path_of(script.target) if is_container(path) else str(path.resolve().parent)
     if sys.flags.safe_path:
         sys.path.insert(0, folder)
     else:
@@ -242,7 +242,7 @@ def execute(script: Script) -> BaseException | None:
             attributes = {"__builtins__": builtins, "__annotations__": {}}
             runpy.run_module(script.target, attributes, "__main__", alter_sys=True)
         else:
-            run_as_main(path)
+            run_as_main(script.target)
     except BaseException as error:  # noqa: BLE001  # every end of the script is recorded and reported
         if was_raised_by_runpy(error):  # As Python says it: there is no such module, or nothing to run in it.
             return SystemExit(f"{sys.executable}: {error}")

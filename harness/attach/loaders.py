@@ -111,12 +111,14 @@ class LoaderSwitch:
         if not recent or recent[-1] is not batches:
             recent.append(batches)
 
-    def leaves_evaluated(self, step: int) -> bool:
+    def leaves_evaluated(self, step: int, *, is_fitting: bool) -> bool:
         """Leave the evaluated batches of `step` out, at the call of a model that is trained; return whether
         there were any. A loop over a loader that is left early has such a batch. As long as no loader has fed
-        the training, evaluated batches feed it only if one of the last few steps had some as well: there may
-        be several updates for each batch."""
-        if self.has_fed or not self.recent or 0 < step - self._doubted_step <= _MOST_UPDATES_PER_BATCH:
+        the training, evaluated batches feed it only if the step before had some as well, or, where the model
+        is called with as many samples (`is_fitting`), one of the last few: a batch may have several updates.
+        """
+        since = step - self._doubted_step
+        if self.has_fed or not self.recent or 0 < since <= (_MOST_UPDATES_PER_BATCH if is_fitting else 1):
             return False
         self._leave_evaluated(step)
         return True

@@ -2,6 +2,7 @@
 
 import builtins
 import io
+import os
 import sys
 import zipfile
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, SourcelessFileLoader
@@ -16,29 +17,35 @@ def is_container(path: Path) -> bool:
     return path.is_dir() or zipfile.is_zipfile(path)
 
 
-def find_main(path: Path) -> ModuleSpec | None:
+def find_main(file: str) -> ModuleSpec | None:
     """Return the `__main__` within a folder or an archive; None if there is none."""
-    return PathFinder.find_spec("__main__", [str(path.absolute())])
+    return PathFinder.find_spec("__main__", [file])
 
 
-def run_as_main(path: Path) -> None:
-    """Run the script at `path`: a source file, a compiled one, a folder or an archive. Raises what it raises,
-    and SyntaxError for a source that cannot be compiled.
+def path_of(target: str) -> str:
+    """Return the absolute path of a script as Python has it: `./train.py` keeps its dot."""
+    return os.path.join(os.getcwd(), target)  # which would take it out
+
+
+def run_as_main(target: str) -> None:
+    """Run the script at the path `target`: a source file, a compiled one, a folder or an archive. Raises what
+    it raises, and SyntaxError for a source that cannot be compiled.
 
     Not by `runpy.run_path`: it leaves paths relative, which is wrong once the script changes its folder, and
     gives `__builtins__` as a dictionary and no loader.
     """
     main = ModuleType("__main__")
-    code, attributes = _load_container(path) if is_container(path) else _load_file(str(path.absolute()))
+    file = path_of(target)
+    code, attributes = _load_container(file) if is_container(Path(target)) else _load_file(file)
     vars(main).update(__builtins__=builtins, __annotations__={}, **attributes)
     sys.modules["__main__"] = main
     exec(code, vars(main))
 
 
-def _load_container(path: Path) -> tuple[CodeType, dict[str, Any]]:
-    spec = find_main(path)
+def _load_container(file: str) -> tuple[CodeType, dict[str, Any]]:
+    spec = find_main(file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"can't find '__main__' module in {str(path)!r}")
+        raise ImportError(f"can't find '__main__' module in {file!r}")
     code: CodeType = spec.loader.get_code("__main__")  # type: ignore[attr-defined]  # of files and archives
     attributes = {
         "__spec__": spec,

@@ -156,8 +156,10 @@ class Observation:
         if not is_training:
             loaders.has_evaluated = True
             untrained.add()
-        elif loaders.has_evaluated and (loaders.leaves_evaluated(self.step) or untrained.are_evaluation):
-            self.tracker.leave_out()
+        elif loaders.has_evaluated:
+            is_fitting = self.sizes.newest == sizes_of(inputs)[0]
+            if loaders.leaves_evaluated(self.step, is_fitting=is_fitting) or untrained.are_evaluation:
+                self.tracker.leave_out()
         if self.manual is not None and self.manual.model_called(is_evaluating=not model.training):
             self._end_step()
         self.autocast.forward_began(is_training=is_training)
@@ -173,8 +175,6 @@ class Observation:
         sizes = self.sizes
         if sizes.leader is None or sizes.leader == id(model):
             sizes.leader, sizes.inputs = id(model), sizes_of(inputs)
-            if loaders.is_dry:
-                sizes.called_dry(self.tracker.samples)
 
     def run_forward(self, call: Callable[[], Any]) -> Any:
         """Return the output of the model's `call`, under the settings in effect."""
@@ -203,7 +203,7 @@ class Observation:
         self._gradients_begin()
 
     def _gradients_begin(self) -> None:
-        self.sizes.gradients_begin(is_updating=self.tracker.is_updating)
+        self.sizes.gradients_begin(self.tracker.samples, is_updating=self.tracker.is_updating)
         self.tracker.backward_began()
         self.under_way.has_begun = self.under_way.has_trained = True
 

@@ -56,6 +56,6 @@ NO_LSTM = (
     "(torch needs AVX-512 for it)."
 )
 ONE_LEFT = (
-    "batch_size cannot be {size:,}: the last batch of an epoch would have 1 sample, with which the model's "
-    "BatchNorm1d layers cannot train; choose another size."
+    "batch_size cannot be {size:,}: the last batch of this epoch or of the next ones would have 1 sample, "
+    "with which the model's BatchNorm1d layers may fail; choose another size."
 )

@@ -9,8 +9,8 @@ class StepSizes:
 
     Samples are those of the batches that a loader returned in the step, else of the model's inputs: those of
     the last call of its first model before each backward pass. Some scripts load a batch ahead, such as those
-    with Accelerate. Their loaders are found where a pass is over and the model is called once more for
-    training: from then on the model's inputs count.
+    with Accelerate. Their loaders are found where a pass is over and the model is trained once more before
+    another batch comes: from then on the model's inputs count.
 
     Attributes:
         leader: the id of the first model that was called for training in the step; None before.
@@ -30,24 +30,24 @@ class StepSizes:
         self._tokens: int | None = None
         self.newest: int | None = None
         self._is_ahead = False
+        # Whether a call of the model has had as many samples as the newest batch of its step.
+        self._has_agreed = False
 
-    def called_dry(self, loaded: int | None) -> None:
-        """The model was called for training after the end of a pass, before another batch; so far batches of
-        `loaded` samples were returned in the step."""
-        called = None if self.inputs is None else self.inputs[0]
-        if called is not None and called + (self._samples or 0) == self.carried + (loaded or 0):
+    def gradients_begin(self, loaded: int | None, *, is_updating: bool) -> None:
+        """A backward pass begins; so far batches of `loaded` samples were returned in the step. A closure,
+        called while an optimizer steps, computes the same batch repeatedly."""
+        if self.inputs is None:
+            return
+        samples, tokens = self.inputs
+        self._has_agreed |= samples is not None and samples == self.newest
+        if not is_updating:
+            samples = self._samples if samples is None else samples + (self._samples or 0)
+            tokens = self._tokens if tokens is None else tokens + (self._tokens or 0)
+        self._samples, self._tokens, self.inputs = samples, tokens, None
+        is_expected = self._loaders.is_dry and self._has_agreed and samples is not None
+        if is_expected and samples == self.carried + (loaded or 0):
             self._loaders.load_ahead()
             self._is_ahead = True
-
-    def gradients_begin(self, *, is_updating: bool) -> None:
-        """A backward pass begins. A closure, called while an optimizer steps, computes the same batch
-        repeatedly."""
-        if self.inputs is not None:
-            samples, tokens = self.inputs
-            if not is_updating:
-                samples = self._samples if samples is None else samples + (self._samples or 0)
-                tokens = self._tokens if tokens is None else tokens + (self._tokens or 0)
-            self._samples, self._tokens, self.inputs = samples, tokens, None
 
     def take(self, loaded: int | None, *, prefers_inputs: bool) -> tuple[int, int | None]:
         """Return the samples and the tokens of the step that ends, in which batches of `loaded` samples were

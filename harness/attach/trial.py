@@ -11,6 +11,7 @@ from harness.watch.oom.errors import is_out_of_memory
 
 # Raised by operations that do not support a data type. Other exceptions may be a way to leave a call.
 FAILURES = RuntimeError, TypeError, ValueError
+_OF_TORCH = (*FAILURES, NotImplementedError)
 
 
 class Trial:
@@ -26,6 +27,10 @@ class Trial:
         another is a part of it, as where an activation checkpoint computes gradients."""
         return not self._is_under_way and self._step in (None, step)
 
+    def is_over(self, step: int) -> bool:
+        """Return whether `step` comes after the trial."""
+        return not self._is_under_way and not self.covers(step)
+
     def run(self, compute: Callable[[], None], training: ScriptTraining, step: int) -> str | None:
         """Compute gradients by `compute`. Where that fails, return the reason; all gradients are zeros then,
         as scripts and a GradScaler expect some after a backward pass."""
@@ -33,8 +38,9 @@ class Trial:
         try:
             compute()
         except FAILURES as error:
-            # Of several processes, one that goes on alone would wait for the others' collectives.
-            if is_out_of_memory(error) or is_one_of_several():
+            # Kinds of the script's own may be its way to skip a batch; of several processes, one that goes on
+            # alone would wait for the others' collectives.
+            if type(error) not in _OF_TORCH or is_out_of_memory(error) or is_one_of_several():
                 raise
             _zero_gradients(training)
             return reason_of(error)

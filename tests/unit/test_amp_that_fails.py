@@ -141,6 +141,49 @@ def test_a_backward_pass_that_fails_leaves_out_the_steps_gradients(
     assert attached.settings()[-1]["amp"] == AmpMode.OFF
 
 
+def test_two_backward_passes_of_a_step_may_fail_and_the_next_step_has_its_gradients(tmp_path: Path) -> None:
+    net, gradients = OwnBackward(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with a_session(tmp_path) as attached:
+        for step in range(1, _STEPS + 1):
+            asking(attached, [])(step)
+            optimizer.zero_grad()
+            output = net(torch.linspace(-1, 1, 32).reshape(8, 4))
+            output.square().mean().backward(retain_graph=True)
+            output.mean().backward()
+            gradients.append(bool(net.weight.grad.abs().sum()))  # type: ignore[union-attr]  # it has one
+            optimizer.step()
+    assert gradients == [True] * _AT + [False] + [True] * (_STEPS - _AT - 1)
+    assert attached.settings()[-1]["amp"] == AmpMode.OFF
+
+
+def test_an_error_of_a_kind_of_the_scripts_own_is_raised(tmp_path: Path) -> None:
+    class SkippedError(RuntimeError):
+        """The script's way to leave a backward pass."""
+
+    def skip(gradient: Tensor) -> None:
+        del gradient
+        if steps[-1] == _AT + 1:
+            raise SkippedError("skip this batch")
+
+    net, steps, skipped = Net(lambda _hidden: None), [], []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with a_session(tmp_path) as attached:
+        net.head.weight.register_hook(skip)
+        for step in range(1, _STEPS + 1):
+            steps.append(step)
+            asking(attached, [])(step)
+            optimizer.zero_grad()
+            try:
+                net(torch.ones(8, 4)).square().mean().backward()
+            except SkippedError:
+                skipped.append(step)
+                continue
+            optimizer.step()
+    assert skipped == [_AT + 1]
+    assert attached.settings()[-1]["amp"] == AmpMode.BF16
+
+
 def test_a_later_failure_of_the_backward_pass_is_the_scripts(tmp_path: Path) -> None:
     def before(step: int) -> None:
         if step == _AT:

@@ -99,13 +99,16 @@ def test_an_optimizer_that_is_the_only_one_ends_every_step() -> None:
 @pytest.mark.parametrize(
     ("events", "steps"),
     [
-        ("AAAAABBBBB" * 2 + "AAAAAAAA", 28 - 4),
-        ("PPPPPPPPPPVVVVVVVVVV" * 5, 100 - 9),
-        ("ABABABABCCCCABABABABCCCC", 16 - 3),
+        ("AAAAABBBBB" * 2 + "AAAAAAAA", 28 - 1 - 3 * 2),
+        ("PPPPPPPPPPVVVVVVVVVV" * 5, 100 - 1 - 8 * 2),
+        ("DDDDDG" * 4, 20),
         ("bDbDbDbDbDG" * 4, 20),
+        ("DGDGDGXX" * 20, 59),
+        ("bDG" * 10 + "bD" * 10 + "bDG" * 40, 60),
+        (("bxz" * 3 + "by" * 3) * 10, 60),
     ],
 )
-def test_trainings_that_take_turns_miss_one_step_at_each_turn(events: str, steps: int) -> None:
+def test_trainings_that_take_turns_miss_few_steps_at_each_turn(events: str, steps: int) -> None:
     assert sum(steps_in(events)) == steps
 
 

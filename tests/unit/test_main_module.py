@@ -55,7 +55,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("target", ["train.py", "project", "packed.pyz", "compiled.pyc"])
+@pytest.mark.parametrize(
+    "target", ["train.py", "./train.py", "project", "./project/", "packed.pyz", "compiled.pyc"]
+)
 def test_a_script_has_the_attributes_that_python_gives_it(folder: Path, target: str) -> None:
     bare = _run(folder, target, "--epochs", "3")
     assert bare[0] == 0
