@@ -11,7 +11,6 @@ from harness.watch.oom.errors import is_out_of_memory
 
 # Raised by operations that do not support a data type. Other exceptions may be a way to leave a call.
 FAILURES = RuntimeError, TypeError, ValueError
-_OF_TORCH = (*FAILURES, NotImplementedError)
 
 
 class Trial:
@@ -40,7 +39,7 @@ class Trial:
         except FAILURES as error:
             # Kinds of the script's own may be its way to skip a batch; of several processes, one that goes on
             # alone would wait for the others' collectives.
-            if type(error) not in _OF_TORCH or is_out_of_memory(error) or is_one_of_several():
+            if type(error).__module__ != "builtins" or is_out_of_memory(error) or is_one_of_several():
                 raise
             _zero_gradients(training)
             return reason_of(error)
