@@ -138,7 +138,7 @@ class StepEntries:
         return None
 
     def changed_length(self, loader: DataLoader[Any]) -> int | None:
-        """Return the number of batches of a loader whose batch size was changed; None: its own."""
+        """Return the number of batches of a loader with a changed batch size; None: its own."""
         if (observation := self.observation) is None or not self.guard.is_on:
             return None
         try:

@@ -273,7 +273,7 @@ def exit_code(error: BaseException | None) -> int:
 def _only_prints(hook: Callable[..., object]) -> bool:
     """Return whether an excepthook is Python's own, or one of torch.distributed or rich, which print the
     traceback in other ways. A script's own may do more."""
-    package = getattr(hook, "__module__", "").partition(".")[0]
+    package = str(getattr(hook, "__module__", "")).partition(".")[0]
     return hook is sys.__excepthook__ or package in ("torch", "rich")
 
 

@@ -60,7 +60,7 @@ class LoaderSwitch:
         self.has_evaluated = self.is_dry = False
         self.recent: list[LoaderPass] = []
         self._training: WeakSet[DataLoader[Any]] = WeakSet()
-        # Loaders whose batches the script loads before the step that uses them.
+        # Loaders with batches that the script loads before the step that uses them.
         self._ahead: WeakSet[DataLoader[Any]] = WeakSet()
         self._fixed: WeakKeyDictionary[DataLoader[Any], str] = WeakKeyDictionary()
         self.newest: Callable[[], LoaderPass | None] = _nothing
@@ -141,8 +141,7 @@ class LoaderSwitch:
             self.is_dry |= loader in self._training
 
     def load_ahead(self) -> None:
-        """The script loads batches before the step that uses them: those of later passes do not tell the
-        samples of steps."""
+        """Count no samples of later passes: the script loads batches before the step that uses them."""
         self._ahead.update(self._training)
 
     @property
@@ -261,8 +260,8 @@ class LoaderSwitch:
         return " ".join(remarks) or None
 
     def length(self, loader: DataLoader[Any]) -> int | None:
-        """Return the number of batches in the epoch under way, or the next one, of a loader whose batch size
-        was changed; None: torch's own."""
+        """Return the number of batches in the epoch under way, or the next one, of a loader with a changed
+        batch size; None: torch's own."""
         size, newest = self._wanted.get(loader, {}).get("batch_size"), self.newest()
         is_open = newest is not None and newest.loader is loader and not newest.is_over
         if is_iterable(loader) or (samples := _samples_in(loader)) is None:

@@ -24,7 +24,7 @@ def find_main(file: str) -> ModuleSpec | None:
 
 def path_of(target: str) -> str:
     """Return the absolute path of a script as Python has it: `./train.py` keeps its dot."""
-    return os.path.join(os.getcwd(), target)  # which would take it out
+    return os.path.join(os.getcwd(), target)  # A Path would take it out.
 
 
 def run_as_main(target: str) -> None:

@@ -157,7 +157,7 @@ class Observation:
             loaders.has_evaluated = True
             untrained.add()
         elif loaders.has_evaluated:
-            is_fitting = self.sizes.newest == sizes_of(inputs)[0]
+            is_fitting = self.sizes.fit(inputs)
             if loaders.leaves_evaluated(self.step, is_fitting=is_fitting) or untrained.are_evaluation:
                 self.tracker.leave_out()
         if self.manual is not None and self.manual.model_called(is_evaluating=not model.training):

@@ -1,6 +1,8 @@
 """The samples and the tokens of a script's steps, from its batches and from the inputs of its models."""
 
-from harness.attach.batches import samples_of_first_step
+from typing import Any
+
+from harness.attach.batches import samples_of_first_step, sizes_of
 from harness.attach.loaders import LoaderSwitch
 
 
@@ -32,6 +34,10 @@ class StepSizes:
         self._is_ahead = False
         # Whether a call of the model has had as many samples as the newest batch of its step.
         self._has_agreed = False
+
+    def fit(self, inputs: tuple[Any, ...]) -> bool:
+        """Return whether a model's `inputs` have as many samples as the newest batch of the step."""
+        return self.newest is not None and self.newest == sizes_of(inputs)[0]
 
     def gradients_begin(self, loaded: int | None, *, is_updating: bool) -> None:
         """A backward pass begins; so far batches of `loaded` samples were returned in the step. A closure,

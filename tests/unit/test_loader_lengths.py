@@ -1,4 +1,4 @@
-"""`len(loader)` of a script whose batch size changes while it runs."""
+"""`len(loader)` of a script where the batch size changes while it runs."""
 
 from collections.abc import Iterator
 from itertools import count, islice

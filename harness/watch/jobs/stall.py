@@ -12,7 +12,8 @@ import harness
 from harness.records.run import EventKind, EventRow, RunState, Severity
 from harness.watch.context import RunContext
 
-_LIBRARIES = (f"{sysconfig.get_path('stdlib')}/", f"{Path(harness.__file__).parent}/", "<frozen ")
+_OURS = Path(harness.__file__).parents[1]
+_LIBRARIES = (f"{sysconfig.get_path('stdlib')}/", f"{_OURS}/harness/", f"{_OURS}/stepscope/", "<frozen ")
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
