@@ -70,7 +70,7 @@ class LoaderSwitch:
         self._wish: tuple[LoaderValues, dict[str, Any]] | None = None
         self._known: dict[str, Any] = {}
         self._fed_by: list[LoaderValues] = []
-        self.is_settled = False
+        self.is_settled = self._has_begun = False
         # The newest step with batches that were evaluated, and taken for no part of it.
         self._doubted_step = -_MOST_UPDATES_PER_BATCH
         # The newest step with a loader that had fed none before.
@@ -151,6 +151,7 @@ class LoaderSwitch:
 
     def begin(self) -> None:
         """Take notice of the first forward pass of the training."""
+        self._has_begun = True
         if self.has_evaluated:
             self._leave_evaluated(1)
         elif len({id(one.loader) for one in self.recent}) == 1:
@@ -314,7 +315,8 @@ class LoaderSwitch:
 
     def _note_pass(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
         batches.is_ahead = loader in self._ahead
-        self.recent = [one for one in self.recent if one.loader is not loader]
+        # Before the training, a batch of another loader was only looked at.
+        self.recent = [one for one in self.recent if self._has_begun and one.loader is not loader]
         self.loaders.add(loader)
         feeding = self._feeding_values()
         if feeding != self._fed_by:

@@ -64,10 +64,11 @@ def test_a_loader_whose_batches_have_two_updates_each_after_a_call_of_a_target_i
     assert log.values["batch_size"] == BATCH
 
 
-def test_two_loaders_that_feed_each_step_are_found_in_the_first_one_too(tmp_path: Path) -> None:
+def test_two_loaders_that_feed_each_step_are_found_and_a_batch_looked_at_is_of_none(tmp_path: Path) -> None:
     loop = Loop()
     held_out = DataLoader(loop.data, batch_size=_EVALUATED)
     with attached(tmp_path) as (session, folder, guard):
+        next(iter(DataLoader(loop.data, batch_size=3)))
         for (inputs,) in islice(DataLoader(loop.data, batch_size=BATCH), STEPS - 1):
             (others,) = next(iter(held_out))
             loop.model(torch.cat([inputs, others])).square().mean().backward()
@@ -75,7 +76,8 @@ def test_two_loaders_that_feed_each_step_are_found_in_the_first_one_too(tmp_path
         session.end(None)
         assert guard.message is None
     log = recorded(folder)
-    assert [row.samples for row in log.steps] == [BATCH + _EVALUATED] * (STEPS - 1)
+    assert [row.samples for row in log.steps[1:]] == [BATCH + _EVALUATED] * (STEPS - 2)
+    assert log.steps[0].samples == _EVALUATED  # The first batch may as well have been looked at.
     assert "batch_size" not in log.values  # Of two loaders none is the training's.
 
 
