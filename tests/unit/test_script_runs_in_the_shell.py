@@ -11,6 +11,7 @@ import pytest
 from harness.attach.launch import Script
 from harness.cli import main, scripts
 from harness.cli.queueing import split_script
+from harness.records.run import SettingsRow
 from harness.settings.recorded import read_recorded
 from harness.settings.resolve import resolve
 from harness.store.home import Home
@@ -55,6 +56,21 @@ def test_the_list_names_the_script_in_place_of_a_model(
     shown = capsys.readouterr().out
     assert "train.py" in shown
     assert "cnn" not in shown
+
+
+def test_show_gives_the_first_known_values_of_a_loader_that_is_found_later(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = {**SCRIPT_SETTINGS, "batch_size": 8}
+    known = SettingsRow(2, 5, 10, json.dumps(values), "{}", None)
+    changed = {"batch_size": 16}
+    rows = [known, SettingsRow(3, 9, 20, json.dumps(values | changed), json.dumps(changed), "c1")]
+    folder = script_run(home, rows=rows)
+    assert main(["show", folder.run_id]) == 0
+    shown = capsys.readouterr().out
+    assert "batch_size=8" in shown
+    assert "changed to" in shown
+    assert "batch_size=16" in shown
 
 
 def test_show_describes_the_script_and_only_settings_that_it_has(
