@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from harness.attach.backward_trial import FAILURES, BackwardTrial
 from harness.attach.loaders import is_one_of_several
 from harness.attach.passes import reason_of
 from harness.attach.training import ScriptTraining
-from harness.attach.trial import FAILURES, Trial
 from harness.records.run import AmpMode
 from harness.watch.oom.errors import is_out_of_memory
 
@@ -63,7 +63,7 @@ class ScriptAutocast:
         self.is_training = False
         self.wrapper: torch.autocast | None = None
         self.own_dtype: torch.dtype | None = None
-        self.trial: Trial | None = None
+        self.trial: BackwardTrial | None = None
         self.has_regions = self.has_news = False
         self.why = _OWN_REGIONS
         self.mode = AmpMode.OFF
@@ -94,7 +94,7 @@ class ScriptAutocast:
         dtype = _DTYPES.get(mode)
         wraps = dtype is not None and self.own_dtype is None
         if mode is not self.mode:
-            self.trial = Trial() if wraps else None
+            self.trial = BackwardTrial() if wraps else None
         self.mode = mode
         self.wrapper = torch.autocast(self.device_type, dtype=dtype) if wraps else None
 

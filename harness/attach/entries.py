@@ -139,13 +139,10 @@ class StepEntries:
 
     def changed_length(self, loader: DataLoader[Any]) -> int | None:
         """Return the number of batches of a loader with a changed batch size; None: its own."""
-        if (observation := self.observation) is None or not self.guard.is_on:
+        if (observation := self.observation) is None:
             return None
-        try:
-            return observation.loaders.length(loader)
-        except Exception as error:  # noqa: BLE001  # the guard of the process, inline
-            self.guard.failed(error)
-            return None
+        length: int | None = self.guard.run(observation.loaders.length, loader)
+        return length
 
     def wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return the stand-in for the `__call__` of a class of models."""

@@ -30,14 +30,16 @@ class ScriptGuard:
         """Return whether the calling thread is followed."""
         return self.is_on and self.thread in (None, threading.get_ident())
 
-    def run(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Call `function`, unless the guard is off, and handle its error as `failed` does."""
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what `function` returns. None if the guard is off, and after an error, which is handled as
+        `failed` does."""
         if not self.is_on:
-            return
+            return None
         try:
-            function(*arguments)
+            return function(*arguments)
         except Exception as error:  # noqa: BLE001  # the fail-open point of a script's process
             self.failed(error)
+            return None
 
     def failed(self, error: Exception) -> None:
         """Print the traceback of `error`, and turn the guard off. A MemoryError ends the script itself,

@@ -249,11 +249,11 @@ class LoaderSwitch:
         elif newest is not None and not newest.is_over:
             if newest.obstacle is None:
                 newest.exchange(values)
+                size, size_before = values.batch_size or 0, before.batch_size or 0
+                if size != size_before:
+                    remarks.append(_READ_SHORT if size < size_before else _READ_LONG)
             else:
                 remarks.append(f"It takes effect at the next epoch, because {newest.obstacle}.")
-        size, size_before = values.batch_size or 0, before.batch_size or 0
-        if size != size_before and not is_iterable(loader):
-            remarks.append(_READ_SHORT if size < size_before else _READ_LONG)
         changed = {name: value for name, value in wanted.items() if value != getattr(own, name)}
         self._wanted[loader] = changed
         self._wish = own, changed
@@ -264,10 +264,9 @@ class LoaderSwitch:
         """Return the number of batches in the epoch under way, or the next one, of a loader with a changed
         batch size; None: torch's own."""
         size, newest = self._wanted.get(loader, {}).get("batch_size"), self.newest()
-        is_open = newest is not None and newest.loader is loader and not newest.is_over
         if is_iterable(loader) or (samples := _samples_in(loader)) is None:
             return None
-        if is_open and newest is not None and newest.has_other_batches:
+        if newest is not None and newest.loader is loader and newest.has_other_batches:
             return newest.length(samples, drop_last=loader.drop_last)
         return None if size is None else batches_of(samples, size, drop_last=loader.drop_last)
 
@@ -315,7 +314,7 @@ class LoaderSwitch:
 
     def _note_pass(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
         batches.is_ahead = loader in self._ahead
-        # Before the training, a batch of another loader was only looked at.
+        # Before the training, a batch of another loader is no part of it.
         self.recent = [one for one in self.recent if self._has_begun and one.loader is not loader]
         self.loaders.add(loader)
         feeding = self._feeding_values()

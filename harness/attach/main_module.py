@@ -44,8 +44,8 @@ def run_as_main(target: str) -> None:
 
 def _load_container(file: str) -> tuple[CodeType, dict[str, Any]]:
     spec = find_main(file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"can't find '__main__' module in {file!r}")
+    assert spec is not None
+    assert spec.loader is not None
     code: CodeType = spec.loader.get_code("__main__")  # type: ignore[attr-defined]  # of files and archives
     attributes = {
         "__spec__": spec,

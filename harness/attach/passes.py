@@ -203,9 +203,9 @@ class LoaderPass:
 
     @property
     def has_other_batches(self) -> bool:
-        """Return whether batches of this epoch have another size than the script's."""
+        """Return whether it is under way, with batches of another size than the script's in its epoch."""
         loader = self.loader
-        if loader is None or self._stream is None:
+        if self.is_over or loader is None or self._stream is None:
             return False
         return self._earlier_batches > 0 or self.values.batch_size != values_of(loader).batch_size
 

@@ -64,7 +64,9 @@ def test_a_loader_whose_batches_have_two_updates_each_after_a_call_of_a_target_i
     assert log.values["batch_size"] == BATCH
 
 
-def test_two_loaders_that_feed_each_step_are_found_and_a_batch_looked_at_is_of_none(tmp_path: Path) -> None:
+def test_two_loaders_that_feed_each_step_are_found_and_a_batch_before_is_of_none(
+    tmp_path: Path,
+) -> None:
     loop = Loop()
     held_out = DataLoader(loop.data, batch_size=_EVALUATED)
     with attached(tmp_path) as (session, folder, guard):
@@ -77,7 +79,7 @@ def test_two_loaders_that_feed_each_step_are_found_and_a_batch_looked_at_is_of_n
         assert guard.message is None
     log = recorded(folder)
     assert [row.samples for row in log.steps[1:]] == [BATCH + _EVALUATED] * (STEPS - 2)
-    assert log.steps[0].samples == _EVALUATED  # The first batch may as well have been looked at.
+    assert log.steps[0].samples == _EVALUATED  # The first batch may have been for a test.
     assert "batch_size" not in log.values  # Of two loaders none is the training's.
 
 

@@ -62,8 +62,8 @@ def dump_stacks() -> str:
 
 
 def line_of_this_thread() -> Callable[[], str]:
-    """Return a function that states which line of a script the calling thread executes by then. The script's
-    output is not ours, and it may as well evaluate, or compile its model."""
+    """Return a function that states which line of a script the thread that calls this one executes. The
+    script's output is not ours, and it may as well evaluate, or compile its model."""
     thread = get_ident()
 
     def find_line() -> str:

@@ -13,7 +13,7 @@ from harness.watch.oom.errors import is_out_of_memory
 FAILURES = RuntimeError, TypeError, ValueError
 
 
-class Trial:
+class BackwardTrial:
     """One step in which a backward pass may fail: its forward pass is over, and cannot be repeated without
     mixed precision."""
 
