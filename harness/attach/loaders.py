@@ -12,6 +12,7 @@ from torch import distributed
 from torch.utils.data import DataLoader, DistributedSampler
 
 from harness.attach.guard import ScriptGuard
+from harness.attach.loader_change import LoaderChange
 from harness.attach.passes import (
     LoaderPass,
     LoaderValues,
@@ -66,8 +67,7 @@ class LoaderSwitch:
         self.newest: Callable[[], LoaderPass | None] = _nothing
         self._wanted: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
         self._tried: WeakKeyDictionary[DataLoader[Any], LoaderValues] = WeakKeyDictionary()
-        # The newest wish, and the own values of its loader: the script may open another such loader.
-        self._wish: tuple[LoaderValues, dict[str, Any]] | None = None
+        self._wish: LoaderChange | None = None
         self._known: dict[str, Any] = {}
         self._fed_by: list[LoaderValues] = []
         self.is_settled = self._has_begun = False
@@ -256,13 +256,14 @@ class LoaderSwitch:
                 remarks.append(f"It takes effect at the next epoch, because {newest.obstacle}.")
         changed = {name: value for name, value in wanted.items() if value != getattr(own, name)}
         self._wanted[loader] = changed
-        self._wish = own, changed
+        self._wish = LoaderChange.of(loader, changed)
         self._known = self.values()
         return " ".join(remarks) or None
 
     def length(self, loader: DataLoader[Any]) -> int | None:
         """Return the number of batches in the epoch under way, or the next one, of a loader with a changed
         batch size; None: torch's own."""
+        self._succeed(loader)
         size, newest = self._wanted.get(loader, {}).get("batch_size"), self.newest()
         if is_iterable(loader) or (samples := _samples_in(loader)) is None:
             return None
@@ -300,6 +301,7 @@ class LoaderSwitch:
         return values_of(loader)._replace(**self._wanted.get(loader, {}))
 
     def _prepare(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
+        self._succeed(loader)
         values = self._values_of(loader)
         self._note_pass(loader, batches)
         persistent = loader._iterator
@@ -307,6 +309,13 @@ class LoaderSwitch:
             loader._iterator = None
             retire(persistent)
         batches.prepare(loader, values, self._tried.get(loader, values_of(loader)))
+
+    def _succeed(self, loader: DataLoader[Any]) -> None:
+        """Let a loader that takes the place of the one that fed the training, and exists no longer, have the
+        values of that one."""
+        wish = self._wish
+        if wish is not None and not self._training and wish.is_for_successor(loader):
+            self._wanted.setdefault(loader, wish.changed)
 
     def _take(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
         self._note_pass(loader, batches)
@@ -348,10 +357,13 @@ class LoaderSwitch:
         self._training.add(loader)
         if self._wish is None or not is_first:
             return
-        own, wanted = self._wish
-        if own == values_of(loader) and batches.obstacle is None and fixed is None:
+        own, wanted = self._wish.own, self._wish.changed
+        values = own._replace(**wanted)
+        if own != values_of(loader) or values == batches.values:
+            return
+        if batches.obstacle is None and fixed is None:
             try:
-                batches.exchange(own._replace(**wanted))
+                batches.exchange(values)
             except StepscopeError as error:
                 self._wish, self._failure = None, str(error)
             else:

@@ -241,35 +241,6 @@ def test_a_loader_that_becomes_known_late_is_recorded_and_is_no_change(tmp_path:
     assert changes_of(run.folder, is_over=True) == []
 
 
-def test_a_loader_that_the_script_opens_anew_each_epoch_takes_the_change_over(tmp_path: Path) -> None:
-    with watched(tmp_path) as run:
-        small = SmallTraining()
-        seen: list[int] = []
-        for epoch in range(2):
-            loader = a_loader(count=20, batch_size=4)
-            for batch in loader:
-                if epoch == 0 and len(seen) == 1:
-                    run.request(batch_size=8)
-                seen.append(len(batch))
-                small.step(batch)
-            del loader
-    assert seen == [4, 4, 8, 4, 4, 8, 8]
-    assert run.settings()[-1][1]["batch_size"] == 8
-
-
-def test_another_loader_of_the_script_with_another_batch_size_is_in_the_log(tmp_path: Path) -> None:
-    with watched(tmp_path) as run:
-        small = SmallTraining()
-        for size in (4, 5):
-            for batch in a_loader(count=20, batch_size=size):
-                small.step(batch)
-        del batch
-    assert [(step, changed) for step, _, changed in run.settings()] == [(1, {}), (7, {"batch_size": 5})]
-    with run.log() as log:
-        (event,) = [row for _, row in log.events() if row.kind == "setting"]
-    assert event.message == "The script opened another loader. Batch size 4 → 5 (loader rebuilt)."
-
-
 def test_a_change_that_only_the_next_epoch_can_have_says_so_and_takes_effect_there(tmp_path: Path) -> None:
     loader = DataLoader(Stream(12), batch_size=4)
     with watched(tmp_path) as run:

@@ -1,0 +1,70 @@
+"""Loaders that a script makes anew, after one before had other settings."""
+
+from pathlib import Path
+
+from torch.utils.data import DataLoader
+
+from tests.loader_factories import Numbers, SmallTraining, a_loader, watched
+
+
+def test_a_loader_that_the_script_opens_anew_each_epoch_takes_the_change_over(tmp_path: Path) -> None:
+    with watched(tmp_path) as run:
+        small = SmallTraining()
+        seen: list[int] = []
+        for epoch in range(2):
+            loader = a_loader(count=20, batch_size=4)
+            for batch in loader:
+                if epoch == 0 and len(seen) == 1:
+                    run.request(batch_size=8)
+                seen.append(len(batch))
+                small.step(batch)
+            del loader
+    assert seen == [4, 4, 8, 4, 4, 8, 8]
+    assert run.settings()[-1][1]["batch_size"] == 8
+
+
+def test_a_loader_opened_anew_over_the_same_data_begins_with_the_change(tmp_path: Path) -> None:
+    data = Numbers(20)
+    with watched(tmp_path) as run:
+        small = SmallTraining()
+        seen: list[list[int]] = []
+        lengths: list[int] = []
+        for _ in range(3):
+            loader = DataLoader(data, batch_size=4)
+            lengths.append(len(loader))
+            seen.append([])
+            for batch in loader:
+                if len(lengths) == 1 and len(seen[0]) == 1:
+                    run.request(batch_size=8)
+                seen[-1].append(len(batch))
+                small.step(batch)
+            del loader
+    assert seen == [[4, 4, 8, 4], [8, 8, 4], [8, 8, 4]]
+    assert lengths == [5, 3, 3]
+
+
+def test_a_loader_over_the_same_data_in_another_order_has_its_own_values(tmp_path: Path) -> None:
+    data = Numbers(20)
+    with watched(tmp_path) as run:
+        small = SmallTraining()
+        loader = DataLoader(data, batch_size=4, shuffle=True)
+        for step, batch in enumerate(loader, start=1):
+            if step == 2:
+                run.request(batch_size=8)
+            small.step(batch)
+        del loader
+        evaluated = [len(batch) for batch in DataLoader(data, batch_size=4)]
+    assert evaluated == [4] * 5
+
+
+def test_another_loader_of_the_script_with_another_batch_size_is_in_the_log(tmp_path: Path) -> None:
+    with watched(tmp_path) as run:
+        small = SmallTraining()
+        for size in (4, 5):
+            for batch in a_loader(count=20, batch_size=size):
+                small.step(batch)
+        del batch
+    assert [(step, changed) for step, _, changed in run.settings()] == [(1, {}), (7, {"batch_size": 5})]
+    with run.log() as log:
+        (event,) = [row for _, row in log.events() if row.kind == "setting"]
+    assert event.message == "The script opened another loader. Batch size 4 → 5 (loader rebuilt)."
