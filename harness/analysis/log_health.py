@@ -13,6 +13,7 @@ UNWRITTEN_LIMIT_S = 5.0
 _CRASH = re.compile(r"Fatal Python error: (.+)")
 # The writer's last message, in the run's output; earlier versions had another wording.
 LOST_ROWS = "The log could not be completed; %s are lost."
+_SIGNAL_NOTE = re.compile(r"^\[stepscope\] stop: .*, sending (SIGTERM|SIGKILL) to the process group$")
 _LOST_ROWS = re.compile(r"The log could not be (?:completed|written to its end); (.+) are lost\.")
 _HINTS = {
     "full": "is the disk full?",
@@ -99,6 +100,16 @@ def crash(output: Sequence[str]) -> str | None:
 def lost_rows(output: Sequence[str]) -> str | None:
     """Rows that the process reported as not written: "4,944 steps and 3 other rows"."""
     return _last_match(_LOST_ROWS, output)
+
+
+def signal_note(reason: str, name: str) -> str:
+    """Return the line for the run's output about a signal that is about to stop it."""
+    return f"stop: {reason}, sending {name} to the process group"
+
+
+def signal_sent(output: Sequence[str]) -> str | None:
+    """The last signal that was sent to stop the run, as `signal_note` names it: "SIGTERM"."""
+    return _last_match(_SIGNAL_NOTE, output)
 
 
 def _last_match(pattern: re.Pattern[str], output: Sequence[str]) -> str | None:

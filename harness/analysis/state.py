@@ -9,7 +9,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.log_health import LogHealth, crash, lost_rows, missing_sentence, unwritten_sentence
+from harness.analysis.log_health import (
+    LogHealth,
+    crash,
+    lost_rows,
+    missing_sentence,
+    signal_sent,
+    unwritten_sentence,
+)
 from harness.records.run import RunState
 
 # The harness touches its lock file every second; without a heartbeat for longer, it is not responding.
@@ -87,6 +94,8 @@ def derive_state(evidence: StateEvidence) -> RunStatus:
         return _of_exit(evidence.returncode, evidence)
     if logged is None and evidence.age_s < LAUNCH_GRACE_S and evidence.log_problem is None:
         return RunStatus(RunState.LAUNCHING, "Starting the training process.")
+    if evidence.is_stop_requested and (name := signal_sent(evidence.output_tail)) is not None:
+        return RunStatus(RunState.KILLED, _killed(signal.Signals[name], evidence))
     return RunStatus(RunState.LOST, _lost(logged, evidence))
 
 

@@ -20,7 +20,7 @@ def caught_stop(step: int) -> str:
     """Return the warning about a script that goes on after `step`, although it was stopped."""
     return (
         f"The script caught the KeyboardInterrupt of the stop and goes on: it has taken step {step:,}. "
-        "Stop it again, or end its process."
+        "Stop it again: if it catches that too, its process is terminated."
     )
 
 

@@ -395,6 +395,6 @@ class Observation:
     def _resume(self, step: int) -> None:
         """Go on after a stop that the script caught: a Ctrl-C would raise once, too."""
         self.has_ended = self._has_raised_stop = False
-        self._inbox.stop_message = self.steps.boundary.outcome = None
-        self.steps.boundary.due = 0
+        self._inbox.stop_was_caught()
+        self.steps.boundary.outcome, self.steps.boundary.due = None, 0
         self._context.warn("stop was caught", caught_stop(step))

@@ -142,6 +142,11 @@ def stop_run(arguments: Namespace, shell: Shell) -> int:
     else:
         stage = supervisor.stop(folder, SOURCE, announce=shell.print_status)
     match stage:
+        case EscalationStage.CAUGHT if not arguments.escalate:
+            raise RunStateError(
+                f"Run {folder.run_id} goes on: its script caught the KeyboardInterrupt of the stop. Stop it "
+                "again: if it catches that too, its process is terminated."
+            )
         case EscalationStage.UNKILLABLE:
             raise RunStateError(
                 f"Run {folder.run_id} does not end even on SIGKILL: it hangs in the kernel, in a driver or "

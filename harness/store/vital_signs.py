@@ -15,8 +15,8 @@ from harness.files.regular import read_start
 
 PAGE_BYTES = 4_096
 _MAGIC = 0x3153_4C41_5449_5653  # "SVITALS1"
-_HEAD = struct.Struct("<QQQQ")
-_MAGIC_CELL, _FINISHED_CELL, _UNWRITTEN_CELL = 0, 1, 2
+_HEAD = struct.Struct("<QQQQQ")
+_MAGIC_CELL, _FINISHED_CELL, _UNWRITTEN_CELL, _CAUGHT_AT_CELL, _CAUGHT_CELL = range(5)
 _REASON_AT = 64
 _LONGEST_REASON = 400
 _STATE_AT, _LONGEST_STATE = 512, 32
@@ -28,7 +28,8 @@ class VitalSigns(NamedTuple):
 
     `finished_step` is its last finished step, 0 before the first. `unwritten_since_unix_ns` is the start of
     an outage of the log, None without one, and `reason` its cause, empty while unknown. `state` is the final
-    state, None before the end, and `message` its explanation.
+    state, None before the end, and `message` its explanation. `stops_caught` is the number of stops that a
+    script has caught and gone on after, and `stop_caught_unix_ns` the time of the newest, None without one.
     """
 
     finished_step: int
@@ -36,6 +37,8 @@ class VitalSigns(NamedTuple):
     reason: str
     state: str | None = None
     message: str = ""
+    stops_caught: int = 0
+    stop_caught_unix_ns: int | None = None
 
 
 class VitalPage:
@@ -66,6 +69,11 @@ class VitalPage:
         if reason:
             self._set_text(_REASON_AT, _LONGEST_REASON, reason)
         self._cells[_UNWRITTEN_CELL] = since_unix_ns
+
+    def stop_caught(self, unix_ns: int) -> None:
+        """Store that the script caught a stop and goes on."""
+        self._cells[_CAUGHT_AT_CELL] = unix_ns
+        self._cells[_CAUGHT_CELL] += 1
 
     def set_outcome(self, state: str, message: str) -> None:
         """Store the final state and its explanation."""
@@ -106,12 +114,14 @@ def read_vital_signs(path: Path) -> VitalSigns | None:
         return None
     if len(page) < PAGE_BYTES:
         return None
-    magic, finished, since_unix_ns, _ = _HEAD.unpack_from(page)
+    magic, finished, since_unix_ns, caught_unix_ns, caught = _HEAD.unpack_from(page)
     if magic != _MAGIC:
         return None
     reason = _text(page, _REASON_AT, _LONGEST_REASON)
     state, message = _text(page, _STATE_AT, _LONGEST_STATE), _text(page, _MESSAGE_AT, _LONGEST_MESSAGE)
-    return VitalSigns(finished, since_unix_ns or None, reason, state or None, message)
+    return VitalSigns(
+        finished, since_unix_ns or None, reason, state or None, message, caught, caught_unix_ns or None
+    )
 
 
 def _text(page: bytes, at: int, longest: int) -> str:

@@ -54,7 +54,7 @@ def inspect_run(
         locked = process is not None and process.is_locked
         running = process is not None or own.is_child
         log = cache.read(folder)
-    ended, is_stop_requested = (None, False) if _has_outcome(log) else _read_control(folder)
+    ended, requested_unix_ns = (None, None) if _has_outcome(log) else _read_control(folder)
     if not _has_outcome(log):
         ended = own.unrecorded_exit or ended
     request = folder.request()
@@ -72,7 +72,9 @@ def inspect_run(
         # A creation time far in the future is invalid: such a run does not wait for its process either.
         age_s=abs(now_unix_s - request.created_unix_ns / 1e9),
         is_simulated=log.run is not None and bool(log.run.simulated),
-        is_stop_requested=is_stop_requested or own.is_stop_requested,
+        is_stop_requested=(requested_unix_ns is not None or own.is_stop_requested)
+        # A script that has caught two is terminated.
+        and caught_stops(signs, requested_unix_ns) != 1,
         last_step=log.last_step,
         output_tail=() if running or _has_outcome(log) else tuple(folder.output_tail(_TAIL_LINES)),
         log_problem=log.problem,
@@ -106,16 +108,25 @@ def _has_outcome(log: LogFacts) -> bool:
 _OVER = frozenset(state.value for state in RunState if state.is_over)
 
 
-def _read_control(folder: RunFolder) -> tuple[ExitRow | None, bool]:
-    """Return the exit of the process, and whether a stop was requested; neither from a damaged file."""
+def _read_control(folder: RunFolder) -> tuple[ExitRow | None, int | None]:
+    """Return the exit of the process, and the time of the last stop command; None without one, and both from
+    a damaged file."""
     try:
         with ControlLog(folder) as control:
-            return control.last_exit(), stop_requested_unix_ns(control) is not None
+            return control.last_exit(), stop_requested_unix_ns(control)
     except LogError:
-        return None, False
+        return None, None
 
 
 def stop_requested_unix_ns(control: ControlLog) -> int | None:
     """Return the time of the last stop command, None without one. Raises LogError."""
     requested = [c.created_unix_ns for _, c in control.commands() if c.kind == CommandKind.STOP]
     return max(requested, default=None)
+
+
+def caught_stops(signs: VitalSigns | None, requested_unix_ns: int | None) -> int:
+    """Return how many stops the script has caught and gone on after; 0 if the last one, requested at this
+    time, is not among them."""
+    if signs is None or signs.stop_caught_unix_ns is None or requested_unix_ns is None:
+        return 0
+    return signs.stops_caught if signs.stop_caught_unix_ns > requested_unix_ns else 0

@@ -29,10 +29,16 @@ from harness.store.home import Home
 from harness.store.labels import read_labels
 from harness.store.reader import LogReader
 from harness.store.run_index import RunIndex
+from harness.store.vital_signs import read_vital_signs
 from harness.supervisor.children import Children, note
 from harness.supervisor.commands import checked_changes, declared_settings, no_process_sentence
 from harness.supervisor.escalation import Escalation, EscalationStage, Patience
-from harness.supervisor.inspection import RunInspection, inspect_run, stop_requested_unix_ns
+from harness.supervisor.inspection import (
+    RunInspection,
+    caught_stops,
+    inspect_run,
+    stop_requested_unix_ns,
+)
 from harness.supervisor.launch import Spawn, spawn
 from harness.supervisor.logs import LogCache
 from harness.supervisor.orphans import Orphans
@@ -243,6 +249,7 @@ class Supervisor:
             note=report,
             patience=self._patience_with(folder),
             undelivered=undelivered,
+            caught_stops=lambda: _caught_stops(folder),
         )
 
     def delete(self, folder: RunFolder) -> None:
@@ -280,13 +287,11 @@ class Supervisor:
         return self._patience._replace(request_s=SCRIPT_CLEAN_UP_S) if is_script else self._patience
 
     def _is_being_stopped(self, folder: RunFolder) -> bool:
+        if _caught_stops(folder):
+            return False
         if self._children.view(folder).is_stopping:
             return True
-        try:
-            with ControlLog(folder) as control:
-                requested_unix_ns = stop_requested_unix_ns(control)
-        except LogError:
-            return False
+        requested_unix_ns = _stop_requested_unix_ns(folder)
         return requested_unix_ns is not None and self._clock_ns() - requested_unix_ns < _ESCALATION_S * 1e9
 
     def _runs_by_pid(self) -> dict[int, RunFolder]:
@@ -312,3 +317,18 @@ class Supervisor:
 
     def _started_by(self, request_id: str) -> RunFolder | None:
         return next((f for f in self.home.runs() if f.request().request_id == request_id), None)
+
+
+def _caught_stops(folder: RunFolder) -> int:
+    signs = read_vital_signs(folder.alive)
+    if signs is None or not signs.stops_caught:
+        return 0
+    return caught_stops(signs, _stop_requested_unix_ns(folder))
+
+
+def _stop_requested_unix_ns(folder: RunFolder) -> int | None:
+    try:
+        with ControlLog(folder) as control:
+            return stop_requested_unix_ns(control)
+    except LogError:
+        return None

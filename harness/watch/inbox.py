@@ -15,12 +15,14 @@ class Inbox:
         commands: in the order of arrival; the training thread pops them from the left.
         stop_message: the reason to end the run; None while it continues.
         on_entry: called after each entry, by whoever makes it; must not wait.
+        on_stop_caught: called as a stop is taken back.
     """
 
     def __init__(self) -> None:
         self.commands: deque[CommandRow] = deque()
         self.stop_message: str | None = None
         self.on_entry: Callable[[], None] = _ignore
+        self.on_stop_caught: Callable[[], None] = _ignore
         # Not an Event: a signal handler that sets one while the same thread waits for it can lock up.
         self._bell: SimpleQueue[None] = SimpleQueue()
 
@@ -34,6 +36,11 @@ class Inbox:
         if self.stop_message is None:
             self.stop_message = message
         self._ring()
+
+    def stop_was_caught(self) -> None:
+        """Take the stop back: the script caught it and goes on."""
+        self.stop_message = None
+        self.on_stop_caught()
 
     def wait(self, timeout_s: float) -> None:
         """Wait for a new entry since the last wait."""

@@ -101,6 +101,7 @@ class Watch:
         `prints_errors` as for `OutcomeRecorder`. Raises HomeError if the log cannot be created."""
         folder, alive, outbox = files.handle.steady, files.alive, Outbox()
         self._inbox = inbox = inbox or Inbox()
+        inbox.on_stop_caught = lambda: alive.signs.stop_caught(time.time_ns())
         self._pacing = pacing
         self.folder = files.path
         self._folder_watch = FolderWatch(files.handle.locate, files.path, inbox)

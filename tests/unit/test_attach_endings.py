@@ -134,7 +134,7 @@ def test_a_script_that_catches_a_stop_and_trains_on_is_followed_until_it_is_stop
     (warning,) = [event for event in log.events if event.kind == EventKind.WARNING]
     assert warning.message == (
         "The script caught the KeyboardInterrupt of the stop and goes on: it has taken step 9. "
-        "Stop it again, or end its process."
+        "Stop it again: if it catches that too, its process is terminated."
     )
 
 

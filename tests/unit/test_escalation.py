@@ -102,3 +102,19 @@ def test_a_process_that_lives_but_cannot_be_signalled_is_out_of_reach() -> None:
         lambda: False, lambda number: False, process.clock, process.notes.append, Patience(0, 0, 0)
     )
     assert escalation.poll() is EscalationStage.UNREACHABLE
+
+
+def test_a_script_that_catches_its_first_stop_is_left_alone_and_terminated_at_the_second() -> None:
+    process = Stubborn(dies_of=signal.SIGTERM)
+    caught = [0, 1, 0, 2]
+    for stage, signals in [(EscalationStage.CAUGHT, []), (EscalationStage.ENDED, [(0, signal.SIGTERM)])]:
+        escalation = Escalation(
+            process.is_gone,
+            process.receive,
+            process.clock,
+            process.notes.append,
+            caught_stops=lambda: caught.pop(0),
+        )
+        assert escalation.run(lambda _seconds: None) is stage
+        assert process.signals == signals
+    assert process.notes == ["stop: the script caught this stop too, sending SIGTERM to the process group"]

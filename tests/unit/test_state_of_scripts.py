@@ -1,6 +1,6 @@
 """The state of a script's run in words: its output is in its own terminal, and no page started it."""
 
-from harness.analysis.log_health import LogHealth
+from harness.analysis.log_health import LogHealth, signal_note
 from harness.analysis.state import StateEvidence, derive_state
 from harness.records.run import RunState
 
@@ -28,3 +28,22 @@ def test_a_script_that_vanished_before_it_trained_is_said_to_have() -> None:
 def test_the_error_that_ended_a_run_is_a_sentence_before_the_next_one() -> None:
     ended = LIVE._replace(log_state=RunState.FAILED, log_message="KeyError: 'x'", health=LogHealth(5, 5, 5))
     assert derive_state(ended).message == "KeyError: 'x'. Everything is in the log."
+
+
+def test_a_script_that_a_stop_has_ended_by_a_signal_is_killed_though_nobody_saw_its_exit() -> None:
+    note = f"[stepscope] {signal_note('the script caught this stop too', 'SIGTERM')}"
+    evidence = LIVE._replace(
+        is_alive=False,
+        is_process_running=False,
+        log_state=RunState.RUNNING,
+        last_step=7,
+        is_stop_requested=True,
+        output_tail=("an epoch", note),
+        health=LogHealth(7, 7, 7),
+    )
+    assert derive_state(evidence)[:2] == (
+        RunState.KILLED,
+        "Killed by SIGTERM at step 7; it did not stop by itself in time. Everything is in the log.",
+    )
+    for other in (evidence._replace(is_stop_requested=False), evidence._replace(output_tail=())):
+        assert derive_state(other).state is RunState.LOST

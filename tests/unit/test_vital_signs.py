@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.store.liveness import Liveness, is_alive
 from harness.store.vital_signs import VitalSigns, read_vital_signs
+from harness.supervisor.inspection import caught_stops
 
 _PROCESS = """
 import sys
@@ -106,3 +107,14 @@ def test_what_is_no_page_of_ours_says_nothing(tmp_path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
     assert read_vital_signs(path) is None
+
+
+def test_stops_that_a_script_catches_are_counted(tmp_path: Path) -> None:
+    with Liveness.hold(tmp_path / "alive") as alive:
+        for unix_ns in (7, 9):
+            alive.signs.stop_caught(unix_ns)
+    signs = read_vital_signs(tmp_path / "alive")
+    assert signs is not None
+    assert (signs.stops_caught, signs.stop_caught_unix_ns) == (2, 9)
+    assert [caught_stops(signs, requested) for requested in (None, 8, 9, 10)] == [0, 2, 0, 0]
+    assert caught_stops(None, 8) == 0
