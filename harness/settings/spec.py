@@ -5,7 +5,7 @@
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from functools import lru_cache
 from types import NoneType, UnionType
@@ -159,13 +159,19 @@ def value_text(spec: SettingSpec, value: Any) -> str:
 SPECS: Mapping[str, SettingSpec] = {name: _spec(name, info) for name, info in Settings.model_fields.items()}
 
 
-def spec_of(name: str) -> SettingSpec:
-    """Return the setting `name` (dashes count as underscores); raises SettingError with the nearest name."""
+def spec_of(name: str, declared: Collection[str] = ()) -> SettingSpec:
+    """Return the setting `name` (dashes count as underscores); raises SettingError with the nearest name,
+    which may be one that a script has `declared`."""
     key = name.strip().replace("-", "_").lower()
     if key in SPECS:
         return SPECS[key]
-    near = difflib.get_close_matches(key, SPECS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "`stepscope settings` lists them all."
+    near = difflib.get_close_matches(key, [*declared, *SPECS], n=1)
+    if near:
+        hint = f"did you mean {near[0]!r}?"
+    elif declared:
+        hint = f"the script declares {', '.join(declared)}; `stepscope settings` lists all others."
+    else:
+        hint = "`stepscope settings` lists them all."
     raise SettingError(name, f"There is no setting {name!r}; {hint}")
 
 

@@ -44,12 +44,13 @@ def checked_changes(
     if not values:
         raise SettingError("", "Nothing to set: give name=value.")
     own: dict[str, Any] = {}
+    settings: dict[str, DeclaredSetting] = {}
     if not values.keys() <= SPECS.keys():
         settings = {setting.name: setting for setting in declared()}
         own = {name: _checked(settings[name], value) for name, value in values.items() if name in settings}
     values = {name: value for name, value in values.items() if name not in own}
     for name in values:
-        spec = spec_of(name)
+        spec = spec_of(name, settings.keys())
         if not spec.is_live:
             raise SettingError(
                 spec.name, f"{spec.name} cannot change in a live run; start a new run with it."

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.errors import SettingError
 from harness.records.floats import encode_float
 from harness.records.script import DeclaredSetting, ScalarRow, SettingKind, UnavailableSettingRow
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
 from harness.store.script_log import ScalarBucket, ScriptLog
+from harness.supervisor.commands import checked_changes
 from tests.store_factories import a_run, write_log
 
 _DROPOUT = DeclaredSetting("dropout", SettingKind.FLOAT, 0.1, 0.0, 0.9, (), "Dropout")
@@ -124,3 +126,17 @@ def test_a_text_becomes_a_value_or_an_error_that_names_the_values(
     assert setting.check(setting.parse(good)) == setting.parse(good)
     with pytest.raises(ValueError, match=f"{setting.name} cannot be '{bad}'; it is {domain}"):
         setting.parse(bad)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("dropot", "did you mean 'dropout'?"),
+        ("batchsize", "did you mean 'batch_size'?"),
+        ("zzz", "the script declares dropout; `stepscope settings` lists all others."),
+    ],
+)
+def test_a_setting_that_does_not_exist_is_compared_with_those_of_the_script(name: str, hint: str) -> None:
+    with pytest.raises(SettingError) as raised:
+        checked_changes({name: 1}, lambda: [_DROPOUT])
+    assert str(raised.value) == f"There is no setting {name!r}; {hint}"
