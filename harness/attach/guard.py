@@ -17,18 +17,27 @@ class ScriptGuard:
         thread: the identifier of the thread that is followed; None: any, before training has begun.
     """
 
-    __slots__ = ("is_on", "message", "report", "thread")
+    __slots__ = ("_claiming", "is_on", "message", "report", "thread")
 
     def __init__(self) -> None:
         self.is_on = True
         self.message: str | None = None
         self.thread: int | None = None
+        self._claiming = threading.Lock()
         # Called with the error, which it reports in the log.
         self.report: Callable[[str], None] = _ignore
 
     def follows(self) -> bool:
         """Return whether the calling thread is followed."""
         return self.is_on and self.thread in (None, threading.get_ident())
+
+    def claim(self) -> bool:
+        """Follow the calling thread from now on, unless another one is followed; return whether it is."""
+        with self._claiming:
+            if self.follows():
+                self.thread = threading.get_ident()
+                return True
+            return False
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what `function` returns. None if the guard is off, and after an error, which is handled as

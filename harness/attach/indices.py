@@ -76,11 +76,12 @@ class Epoch:
         return len(batch)
 
     def go_on(self, size: int | None, undelivered: int, most_sent: int) -> "Epoch":
-        """Return the rest of this epoch in batches of `size`: first the units of the last `undelivered`
-        batches. This one is over then, unless `take_back` undoes it."""
+        """Return the rest of this epoch in batches of `size`, None: of the same size: first the units of the
+        last `undelivered` batches. This one is over then, unless `take_back` undoes it."""
         delivered = self.delivered(undelivered)
         first = [*self._units_of_last(undelivered), *self._first]
         drop_last, units = self._drop_last, self._units
+        size = self._size if size is None else size
         return Epoch(units, size, drop_last=drop_last, most_sent=most_sent, first=first, handed=delivered)
 
     def delivered(self, undelivered: int) -> int:

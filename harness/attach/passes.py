@@ -287,7 +287,7 @@ class LoaderPass:
             if epoch is not None and following is not None:
                 epoch.take_back(following, undelivered)
             raise StepscopeError(f"The loader could not be opened with it: {reason_of(error)}") from error
-        if epoch is not None and epoch.grouped is not None:
+        if epoch is not None and values.batch_size is not None:
             samples = epoch.delivered(undelivered)
             earlier = samples - self._earlier_samples
             self._earlier_batches += batches_of(earlier, self.values.batch_size or 1, drop_last=False)

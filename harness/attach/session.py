@@ -2,7 +2,6 @@
 
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -260,7 +259,8 @@ class Session:
                 self._see(model)
                 self._sizes = sizes_of(inputs)
                 return
-            self._begin_within_step(optimizers)
+            if not self._begin_within_step(optimizers):
+                return
         observation = self._observation
         if observation is not None and owns(model, owned_parameters(observation.training.optimizers)):
             self._see(model)
@@ -276,7 +276,8 @@ class Session:
         optimizers = live_optimizers()
         owned = owned_parameters(optimizers)
         if self._seen and not any(owns(model, owned) for model in self._seen):
-            self._begin_within_step([], self._seen)
+            if not self._begin_within_step([], self._seen):
+                return
             if self._observation is not None:
                 sizes = self._observation.sizes
                 sizes.leader, sizes.inputs = id(self._seen[-1]), self._sizes
@@ -291,15 +292,18 @@ class Session:
 
     def _begin_within_step(
         self, optimizers: list[torch.optim.Optimizer], models: Sequence[nn.Module] = ()
-    ) -> None:
+    ) -> bool:
         """Begin as `_begin` does; a batch of the first step has been loaded before."""
-        self._begin(optimizers, models)
-        if self._observation is not None:
+        has_begun = self._begin(optimizers, models)
+        if has_begun and self._observation is not None:
             self._observation.sizes.early = self._loaders.early_samples
+        return has_begun
 
-    def _begin(self, optimizers: list[torch.optim.Optimizer], models: Sequence[nn.Module] = ()) -> None:
-        """Open the watch over the models of `optimizers`, or over `models` where there is no optimizer."""
-        self._guard.thread = threading.get_ident()
+    def _begin(self, optimizers: list[torch.optim.Optimizer], models: Sequence[nn.Module] = ()) -> bool:
+        """Open the watch over the models of `optimizers`, or over `models` where there is no optimizer. False
+        if another thread does so at this moment."""
+        if not self._guard.claim():
+            return False
         owned = owned_parameters(optimizers)
         self._seen = [model for model in self._seen if owns(model, owned)] or list(models)
         model = as_one_model(models or find_models(owned) or self._seen)
@@ -340,6 +344,7 @@ class Session:
         )
         self._entries.follow(observation)
         self.remarks.open(context, observation, live)
+        return True
 
     def _open_watch(self, device: Device, settings: Settings, recorded: str) -> Watch:
         request = self._folder.request()

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
 from harness.attach.guard import ScriptGuard
 from harness.attach.loaders import LoaderSwitch
@@ -15,6 +15,19 @@ from tests.examples import examples
 from tests.loader_factories import SAMPLERS, Numbers, Pairs, a_loader, a_pass, numbers
 
 EXCHANGES = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 9)), max_size=4)
+
+
+class Rows(Dataset[torch.Tensor]):
+    """The numbers from 0, whole batches of which are loaded at once."""
+
+    def __init__(self, count: int) -> None:
+        self.data = torch.arange(count)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, indices: list[int]) -> torch.Tensor:
+        return self.data[indices]
 
 
 def order_of(sampler: str, count: int) -> list[int]:
@@ -129,3 +142,26 @@ def test_changes_at_any_step_of_several_epochs_lose_no_sample_and_stay(
         assert seen == order[: len(seen)]
         assert len(order) - len(seen) < (size if drop_last else 1)
     assert guard.is_on
+
+
+@examples(1)
+@given(
+    st.integers(1, 40),
+    st.integers(1, 9),
+    st.lists(st.tuples(st.integers(0, 6), st.integers(1, 3)), max_size=4),
+)
+def test_a_sampler_of_whole_batches_keeps_its_own_whatever_is_exchanged(
+    count: int, size: int, exchanges: list[tuple[int, int]]
+) -> None:
+    sampler = BatchSampler(SequentialSampler(range(count)), size, drop_last=False)
+    loader = DataLoader(Rows(count), batch_size=None, sampler=sampler)
+    expected = [numbers(batch) for batch in loader]
+    batches, seen = a_pass(loader), []
+    for wait, prefetch in exchanges:
+        seen += [numbers(batch) for batch in islice(batches, wait)]
+        if batches.is_over:
+            break
+        batches.exchange(batches.values._replace(prefetch_factor=prefetch))
+        assert not batches.has_other_batches
+    seen += [numbers(batch) for batch in batches]
+    assert seen == expected

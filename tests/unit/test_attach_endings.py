@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from harness.attach import session
+from harness.attach.discovery import live_optimizers
 from harness.attach.ending import ScriptExitError, ScriptStopped, ending_of
 from harness.attach.launch import Script, origin_of
 from harness.records.run import CommandKind, EventKind, RunState
@@ -227,6 +229,31 @@ def test_a_second_thread_that_trains_is_reported_and_not_mixed_in(tmp_path: Path
     assert (
         warning.message == "The script trains in another thread too; only the first one's steps are followed."
     )
+
+
+def test_of_two_threads_that_begin_at_the_same_moment_one_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = threading.Barrier(2)
+
+    def search_together() -> list[torch.optim.Optimizer]:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(5)
+        return live_optimizers()
+
+    monkeypatch.setattr(session, "live_optimizers", search_together)
+    loops = Loop(), Loop()
+
+    def train() -> None:
+        threads = [threading.Thread(target=loop.run, args=(20,)) for loop in loops]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    log = steps_of(tmp_path, train)
+    assert [loop.step for loop in loops] == [20, 20]
+    assert (log.run.state_message, len(log.steps)) == ("The script ended after 20 steps.", 20)
 
 
 def test_what_breaks_in_the_watch_does_not_break_the_script(
