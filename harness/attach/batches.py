@@ -61,6 +61,8 @@ def sizes_of(inputs: Any) -> tuple[int | None, int | None]:
             return None if len(shape) == 1 and tensor.dtype.is_floating_point else shape[0], None
     else:
         tensor = first_tensor(inputs)
+        if tensor is not None and tensor.dim() == 1 and tensor.dtype.is_floating_point:
+            return None, None
     return None if tensor is None else int(tensor.shape[0]), _tokens_in(tensor)
 
 

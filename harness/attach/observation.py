@@ -203,7 +203,7 @@ class Observation:
         self._gradients_begin()
 
     def _gradients_begin(self) -> None:
-        self.sizes.gradients_begin(self.tracker.samples, is_updating=self.tracker.is_updating)
+        self.sizes.gradients_begin(self.tracker.samples, is_repeated=self.tracker.repeats_batch)
         self.tracker.backward_began()
         self.under_way.has_begun = self.under_way.has_trained = True
 

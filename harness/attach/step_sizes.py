@@ -39,14 +39,14 @@ class StepSizes:
         """Return whether a model's `inputs` have as many samples as the newest batch of the step."""
         return self.newest is not None and self.newest == sizes_of(inputs)[0]
 
-    def gradients_begin(self, loaded: int | None, *, is_updating: bool) -> None:
-        """A backward pass begins; so far batches of `loaded` samples were returned in the step. A closure,
-        called while an optimizer steps, computes the same batch repeatedly."""
+    def gradients_begin(self, loaded: int | None, *, is_repeated: bool) -> None:
+        """A backward pass begins; so far batches of `loaded` samples were returned in the step. `is_repeated`
+        is whether one in the same step was for the same batch."""
         if self.inputs is None:
             return
         samples, tokens = self.inputs
         self._has_agreed |= samples is not None and samples == self.newest
-        if not is_updating:
+        if not is_repeated:
             samples = self._samples if samples is None else samples + (self._samples or 0)
             tokens = self._tokens if tokens is None else tokens + (self._tokens or 0)
         self._samples, self._tokens, self.inputs = samples, tokens, None

@@ -50,7 +50,7 @@ class StepTracker:
         self.last_ns = timer.end_ns
         # How deep the calls of loaders and of backward are nested. Only the outermost ones count.
         self._fetches = self._backwards = 0
-        self.is_updating = False
+        self.is_updating = self._has_updated = False
         self.has_evaluated = False
         self._is_evaluating = False
         self.has_batch = False
@@ -175,7 +175,7 @@ class StepTracker:
     def update_ended(self) -> None:
         """An optimizer has stepped, or a GradScaler skipped it. Where hooks of parameters have it step within
         the backward pass, that goes on, and the device's clock counts the update as a part of it."""
-        self.is_updating = False
+        self.is_updating, self._has_updated = False, True
         if self._timer.is_observing:
             now_ns = self.clock_ns()
             self._spent_ns[self._phase] += now_ns - self.last_ns
@@ -199,6 +199,7 @@ class StepTracker:
         self._phase = _OTHER
         self._fetches = self._backwards = 0
         self.has_evaluated = self._is_evaluating = self.has_batch = self.is_updating = False
+        self._has_updated = False
         self.samples = None
         self.evaluation_ns = 0
         wait_end_ns = started_ns + wait_ns
@@ -216,6 +217,12 @@ class StepTracker:
             optimizer_end_ns,
             end_ns,
         )
+
+    @property
+    def repeats_batch(self) -> bool:
+        """Return whether a backward pass that begins now is for the same batch as one before: in the closure
+        of an optimizer, or after another optimizer's update in the same step."""
+        return self.is_updating or self._has_updated
 
     @property
     def is_in_backward(self) -> bool:

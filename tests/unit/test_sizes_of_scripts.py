@@ -234,3 +234,42 @@ def test_without_an_optimizer_samples_are_those_of_the_step_that_uses_them(
     log = steps_of(tmp_path, script)
     assert [row.samples for row in log.steps] == [4, 4, 2] * 3
     assert log.values["batch_size"] == 4
+
+
+def test_an_optimizer_that_learns_from_the_same_batch_as_one_before_adds_no_samples(tmp_path: Path) -> None:
+    def script() -> None:
+        generator, critic = nn.Linear(4, 4), nn.Linear(4, 1)
+        of_critic, of_generator = (torch.optim.SGD(one.parameters(), lr=1e-3) for one in (critic, generator))
+        for _ in range(8):
+            real, noise = torch.randn(32, 4), torch.randn(32, 4)
+            of_critic.zero_grad()
+            (critic(real).mean() - critic(generator(noise).detach()).mean()).backward()
+            of_critic.step()
+            of_generator.zero_grad()
+            critic(generator(noise)).mean().backward()
+            of_generator.step()
+
+    assert [row.samples for row in steps_of(tmp_path, script).steps] == [32] * 8
+
+
+@pytest.mark.parametrize(("size", "samples"), [((96,), 0), ((6, 16), 6)])
+def test_a_vector_of_floats_after_a_scalar_may_be_one_sample(
+    tmp_path: Path, size: tuple[int, ...], samples: int
+) -> None:
+    class Field(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(size[-1], 1)
+
+        def forward(self, time: Tensor, state: Tensor) -> Any:
+            return self.layer(state) + time
+
+    def script() -> None:
+        model = Field()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.tensor(0.5), torch.randn(*size)).sum().backward()
+            optimizer.step()
+
+    assert [row.samples for row in steps_of(tmp_path, script).steps] == [samples] * 4
