@@ -106,7 +106,7 @@ def execute(folder: RunFolder) -> int:
             if watch.state is not RunState.OUT_OF_MEMORY:  # That is a recorded outcome, with its own code.
                 raise
     if watch.lost_folder is not None:
-        raise HomeError(watch.lost_folder)
+        raise HomeError(f"{watch.lost_folder} The run was stopped.")
     return EXIT_OUT_OF_MEMORY if watch.state is RunState.OUT_OF_MEMORY else EXIT_OK
 
 

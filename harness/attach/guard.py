@@ -1,9 +1,12 @@
 """The fail-open point of a script's process: whatever fails in the watch, the script goes on without it."""
 
+import sys
 import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
+
+from harness.errors import StepscopeError
 
 _NOBODY = 0
 
@@ -51,13 +54,17 @@ class ScriptGuard:
             return None
 
     def failed(self, error: Exception) -> None:
-        """Print the traceback of `error`, and turn the guard off. A MemoryError ends the script itself,
-        and is raised again."""
+        """Print `error`, with its traceback if nobody raised it on purpose, and turn the guard off. A
+        MemoryError ends the script itself, and is raised again."""
         if isinstance(error, MemoryError):
             raise error
-        traceback.print_exception(error)
+        if isinstance(error, StepscopeError):
+            self.message = f"{error} The script goes on without Stepscope."
+            print(f"stepscope: {self.message}", file=sys.stderr, flush=True)
+        else:
+            self.message = f"{type(error).__name__}: {error}; the script goes on without Stepscope."
+            traceback.print_exception(error)
         self.leave()
-        self.message = f"{type(error).__name__}: {error}; the script goes on without Stepscope."
         self.report(self.message)
 
     def leave(self) -> None:

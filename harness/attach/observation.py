@@ -143,9 +143,8 @@ class Observation:
         """A loader has no more batches, or failed."""
         if self.under_way.is_plain:
             self.leave_plain_step()
-        if self.is_loading:
-            return
-        self.tracker.batch_missed()
+        if not self.is_loading:
+            self.tracker.batch_missed()
 
     def forward_began(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """A model is called."""
@@ -333,6 +332,7 @@ class Observation:
     def _proceed(self, step: int) -> None:
         """Go on after `step`. Raises ScriptStopped where the run is to end, unless its loop ends itself."""
         if not self.steps.proceed(step + 1):
+            self._inbox.check_folder()
             self.has_ended = True
             if not self.raises_stop:
                 return

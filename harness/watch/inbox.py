@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
+from harness.errors import HomeError
 from harness.records.run import CommandRow
 
 
@@ -14,6 +15,7 @@ class Inbox:
     Attributes:
         commands: in the order of arrival; the training thread pops them from the left.
         stop_message: the reason to end the run; None while it continues.
+        lost_folder: the message about the deleted folder of the run; None while it exists.
         on_entry: called after each entry, by whoever makes it; must not wait.
         on_stop_caught: called as a stop is taken back.
     """
@@ -21,6 +23,7 @@ class Inbox:
     def __init__(self) -> None:
         self.commands: deque[CommandRow] = deque()
         self.stop_message: str | None = None
+        self.lost_folder: str | None = None
         self.on_entry: Callable[[], None] = _ignore
         self.on_stop_caught: Callable[[], None] = _ignore
         # Not an Event: a signal handler that sets one while the same thread waits for it can lock up.
@@ -36,6 +39,16 @@ class Inbox:
         if self.stop_message is None:
             self.stop_message = message
         self._ring()
+
+    def lose_folder(self, message: str) -> None:
+        """End the run before its next step, as nothing can reach it any more."""
+        self.lost_folder = message
+        self.stop(message)
+
+    def check_folder(self) -> None:
+        """Raise HomeError if the folder of the run was deleted."""
+        if self.lost_folder is not None:
+            raise HomeError(self.lost_folder)
 
     def stop_was_caught(self) -> None:
         """Take the stop back: the script caught it and goes on."""

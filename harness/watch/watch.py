@@ -161,7 +161,7 @@ class Watch:
     @property
     def lost_folder(self) -> str | None:
         """The message about the deleted folder of the run; None while it exists."""
-        return self._folder_watch.message if self._folder_watch.is_gone else None
+        return self._inbox.lost_folder
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,9 @@
 """The ends of scripts under watch, and what people request of them."""
 
 import gc
+import shutil
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+import stepscope
 from harness.attach import session
 from harness.attach.discovery import live_optimizers
 from harness.attach.ending import ScriptExitError, ScriptStopped, ending_of
@@ -254,6 +257,34 @@ def test_of_two_threads_that_begin_at_the_same_moment_one_is_followed(
     log = steps_of(tmp_path, train)
     assert [loop.step for loop in loops] == [20, 20]
     assert (log.run.state_message, len(log.steps)) == ("The script ended after 20 steps.", 20)
+
+
+@pytest.mark.parametrize("is_in_two_lines", [False, True])
+def test_a_script_goes_on_without_stepscope_once_its_runs_folder_is_deleted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_in_two_lines: bool
+) -> None:
+    loop = Loop()
+
+    def before(step: int) -> None:
+        if step == 5:
+            (folder,) = Home(tmp_path).runs()
+            shutil.rmtree(folder.path)
+            time.sleep(1.5)  # It is looked for once per second.
+
+    if is_in_two_lines:
+        with stepscope.watch(loop.model, loop.optimizer, home=tmp_path) as run:
+            for _ in run.steps(range(20)):
+                loop.run(1, before)
+            assert not run.is_stopped
+    else:
+        with attached(tmp_path) as watched:
+            loop.run(20, before)
+            watched.session.end(None)
+    assert loop.step == 20
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"stepscope: The folder of this run, {tmp_path}")
+    assert line.endswith(", was deleted while it trained. The script goes on without Stepscope.")
+    assert Home(tmp_path).runs() == []
 
 
 def test_what_breaks_in_the_watch_does_not_break_the_script(

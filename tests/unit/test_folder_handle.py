@@ -43,9 +43,8 @@ def test_a_run_is_asked_to_stop_once_its_folder_is_gone(folder: RunFolder) -> No
     with FolderHandle(folder) as handle:
         watch = FolderWatch(handle.locate, folder.path, inbox)
         watch.check()
-        assert (watch.is_gone, inbox.stop_message) == (False, None)
+        assert (inbox.lost_folder, inbox.stop_message) == (None, None)
         folder.path.rmdir()
         watch.check()
-        assert watch.is_gone
-        assert inbox.stop_message == watch.message
+        assert inbox.stop_message == inbox.lost_folder == watch.message
         assert str(folder.path) in watch.message
