@@ -50,7 +50,7 @@ class ScriptIterator(chain[Any]):
         return iterator
 
     def __len__(self) -> int:
-        return len(self._pass.batches)  # type: ignore[arg-type]  # those of a DataLoader have a length
+        return self._pass.total_batches
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pass.batches, name)

@@ -32,15 +32,15 @@ class LearningRateFactor:
         return self.factor == 1.0 and not self.scaled
 
     def update_began(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer is about to step. One that steps within another one, with the same groups, is part of
-        it; one that did not end its previous step failed in it."""
+        """An optimizer is about to step. One that steps within another one, with the same parameters, is part
+        of it, and may have taken its rate over; one that did not end its previous step failed in it."""
         if self.scaled:
             self._restore(optimizer)
         if self.factor == 1.0:
             return
-        groups = [one.group for one in self.scaled]
+        is_scaled = {id(weight) for one in self.scaled for weight in one.group["params"]}
         for group in optimizer.param_groups:
-            if has_rate(group) and not any(group is other for other in groups):
+            if has_rate(group) and not any(id(weight) in is_scaled for weight in group["params"]):
                 own = group["lr"]
                 group["lr"] = scaled = own * self.factor
                 self.scaled.append(_Scaled(optimizer, group, own, scaled))
@@ -63,6 +63,12 @@ class LearningRateFactor:
             elif one.group.get("lr") is one.scaled:  # The script may have set another one meanwhile.
                 one.group["lr"] = one.own
         self.scaled = rest
+
+
+def reads_rate(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether a step of `optimizer` uses a learning rate that can be multiplied. Rprop reads it only
+    before its first step."""
+    return not isinstance(optimizer, torch.optim.Rprop) and any(map(has_rate, optimizer.param_groups))
 
 
 def has_rate(group: dict[str, Any]) -> bool:

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
-from torch import distributed
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 
 from harness.attach.guard import ScriptGuard
 from harness.attach.loader_change import LoaderChange
+from harness.attach.loader_refusals import is_allowed, loader_refusal
 from harness.attach.passes import (
     LoaderPass,
     LoaderValues,
@@ -21,6 +21,7 @@ from harness.attach.passes import (
     is_iterable,
     reason_of,
     retire,
+    samples_in,
     values_of,
 )
 from harness.errors import StepscopeError
@@ -193,7 +194,7 @@ class LoaderSwitch:
         if loader is None:
             return {}
         values = self._values_of(loader)._asdict()
-        return {name: value for name, value in values.items() if _is_allowed(name, value)}
+        return {name: value for name, value in values.items() if is_allowed(name, value)}
 
     def refusal(self, name: str) -> str | None:
         """Return the reason that the setting `name` cannot change; None: it can."""
@@ -203,19 +204,8 @@ class LoaderSwitch:
         fixed = self._fixed.get(loader) if newest is None else newest.fixed_because
         if fixed is not None:
             return f"{label} cannot change in this script's loader: {fixed}."
-        if name == "batch_size" and loader.batch_sampler is None:
-            return "The loader has batch_size=None: the script's dataset decides on the size of its batches."
-        if name == "num_workers" and is_iterable(loader):
-            return "The loader reads an IterableDataset, which divides its samples among its workers itself."
-        if name == "batch_size" and is_one_of_several() and not self._has_equal_batches(loader):
-            return "The script trains in several processes, whose batches have to be of the same number."
-        value = getattr(self._values_of(loader), name)
-        if value is None:
-            kind = type(loader.batch_sampler).__name__
-            return f"The loader's batches are made by a sampler of the script's own, {kind}; change it there."
-        if not _is_allowed(name, value):
-            return f"{label} is {value:,} in the script; it can only change where it is {SPECS[name].bounds}."
-        return None
+        values, together = self._values_of(loader), self._changes_together
+        return loader_refusal(name, loader, newest, values, changes_together=together)
 
     def _refusal_without_loader(self, label: str) -> str:
         newest, count = self.newest(), len(self._training)
@@ -224,10 +214,6 @@ class LoaderSwitch:
         if newest is not None and (fixed := newest.fixed_because) is not None:
             return f"{label} cannot change in this script's loader: {fixed}."
         return f"{label} changes in a torch.utils.data.DataLoader; none has fed a step of this script so far."
-
-    def _has_equal_batches(self, loader: DataLoader[Any]) -> bool:
-        """Return whether all ranks take the same number of batches from `loader` whatever their size."""
-        return self._changes_together and type(loader.sampler) is DistributedSampler
 
     def apply(self, settings: Settings) -> str | None:
         """Put the loader's settings into effect; return a sentence about when, if not at once. Raises
@@ -265,11 +251,19 @@ class LoaderSwitch:
         batch size; None: torch's own."""
         self._succeed(loader)
         size, newest = self._wanted.get(loader, {}).get("batch_size"), self.newest()
-        if is_iterable(loader) or (samples := _samples_in(loader)) is None:
+        if is_iterable(loader) or (samples := samples_in(loader)) is None:
             return None
         if newest is not None and newest.loader is loader and newest.has_other_batches:
             return newest.length(samples, drop_last=loader.drop_last)
         return None if size is None else batches_of(samples, size, drop_last=loader.drop_last)
+
+    def samples_dropped_by(self, size: int) -> int | None:
+        """Return the number of samples in an epoch, all of which batches of `size` would drop; None: none."""
+        loader = self._loader
+        if loader is None or not loader.drop_last or is_iterable(loader):
+            return None
+        samples = samples_in(loader)
+        return samples if samples is not None and samples < size else None
 
     def leaves_one(self, size: int) -> bool:
         """Return whether batches of `size` leave one of a single sample at the end of this epoch or of the
@@ -277,7 +271,7 @@ class LoaderSwitch:
         loader, newest = self._loader, self.newest()
         if loader is None or loader.drop_last or is_iterable(loader):
             return False
-        samples, own = _samples_in(loader), values_of(loader).batch_size
+        samples, own = samples_in(loader), values_of(loader).batch_size
         if samples is None or not own or samples % own == 1:
             return False
         is_open = newest is not None and not newest.is_over and newest.obstacle is None
@@ -368,26 +362,6 @@ class LoaderSwitch:
                 self._wish, self._failure = None, str(error)
             else:
                 self._wanted[loader] = wanted
-
-
-def is_one_of_several() -> bool:
-    """Return whether this process is one of a distributed training."""
-    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
-
-
-def _samples_in(loader: DataLoader[Any]) -> int | None:
-    """Return the number of samples in an epoch; None: its sampler has no length."""
-    try:
-        return len(loader.sampler)  # type: ignore[arg-type]  # or it raises TypeError
-    except TypeError:
-        return None
-
-
-def _is_allowed(name: str, value: Any) -> bool:
-    spec = SPECS[name]
-    if value is None:
-        return False
-    return (spec.minimum is None or value >= spec.minimum) and (spec.maximum is None or value <= spec.maximum)
 
 
 def _nothing() -> None:

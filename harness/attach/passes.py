@@ -205,9 +205,27 @@ class LoaderPass:
     def has_other_batches(self) -> bool:
         """Return whether it is under way, with batches of another size than the script's in its epoch."""
         loader = self.loader
-        if self.is_over or loader is None or self._stream is None:
+        return not self.is_over and loader is not None and self._has_other_batches(loader)
+
+    def _has_other_batches(self, loader: DataLoader[Any]) -> bool:
+        if self._stream is None:
             return False
         return self._earlier_batches > 0 or self.values.batch_size != values_of(loader).batch_size
+
+    @property
+    def is_uncounted(self) -> bool:
+        """Return whether no dimension of its batches counts their indices."""
+        return self.axis == _NO_AXIS
+
+    @property
+    def total_batches(self) -> int:
+        """The number of batches in this epoch. Raises TypeError where torch's iterator has no length."""
+        loader = self.loader
+        if loader is not None and self._has_other_batches(loader):
+            samples = samples_in(loader)
+            if samples is not None:
+                return self.length(samples, drop_last=loader.drop_last)
+        return len(self.batches)  # type: ignore[arg-type]  # those of a DataLoader have a length
 
     def length(self, samples: int, *, drop_last: bool) -> int:
         """Return the number of batches in this epoch of `samples`, of whatever sizes."""
@@ -321,6 +339,14 @@ def batches_of(samples: int, size: int, *, drop_last: bool) -> int:
 def is_iterable(loader: DataLoader[Any]) -> bool:
     """Return whether the loader's dataset has no indices."""
     return isinstance(loader.dataset, IterableDataset)
+
+
+def samples_in(loader: DataLoader[Any]) -> int | None:
+    """Return the number of samples in an epoch; None: its sampler has no length."""
+    try:
+        return len(loader.sampler)  # type: ignore[arg-type]  # or it raises TypeError
+    except TypeError:
+        return None
 
 
 def retire(batches: Any) -> None:

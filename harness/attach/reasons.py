@@ -1,7 +1,7 @@
 """The settings that a script's run does not have: the reason, and the line of code with the same effect.
 
 Complete: a setting is listed here unless a script can have it (`harness.attach.switches`, and for its loader
-`LoaderSwitch.refusal`).
+`harness.attach.loader_refusals`).
 """
 
 from collections.abc import Mapping
@@ -54,6 +54,10 @@ NO_SCALER = "amp cannot be 'fp16' without a GradScaler in the script; try 'bf16'
 NO_LSTM = (
     "amp cannot be 'bf16' in this script: it has an LSTM, and this processor runs none in bfloat16 "
     "(torch needs AVX-512 for it)."
+)
+ALL_DROPPED = (
+    "batch_size cannot be {size:,}: the loader drops incomplete batches (drop_last=True), and an epoch has "
+    "{samples:,} samples."
 )
 ONE_LEFT = (
     "batch_size cannot be {size:,}: the last batch of this epoch or of the next ones would have 1 sample, "

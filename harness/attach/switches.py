@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from harness.attach.autocast import RegionState, ScriptAutocast
-from harness.attach.learning_rates import LearningRateFactor, has_rate
+from harness.attach.learning_rates import LearningRateFactor, reads_rate
 from harness.attach.loaders import LOADER_SETTINGS, LoaderSwitch
 from harness.attach.reasons import (
+    ALL_DROPPED,
     MIXED_PRECISION_APIS,
     NO_LSTM,
     NO_OPTIMIZER,
@@ -126,12 +127,8 @@ class ScriptSwitches:
                     raise SettingError(name, reason)
             elif name not in self.names:
                 raise SettingError(name, f"{name} cannot change in this script. {self.reasons[name]}")
-        if (
-            "batch_size" in changed
-            and self._has_batch_norm()
-            and self.loaders.leaves_one(settings.batch_size)
-        ):
-            raise SettingError("batch_size", ONE_LEFT.format(size=settings.batch_size))
+        if "batch_size" in changed:
+            self._validate_size(settings.batch_size)
         if "amp" in changed and settings.amp is AmpMode.FP16 and not self._can_scale():
             raise SettingError("amp", NO_SCALER)
         if "amp" in changed and settings.amp is AmpMode.BF16 and not self._can_run_bf16():
@@ -139,6 +136,12 @@ class ScriptSwitches:
         if "learning_rate_factor" in changed and not self._has_rates():
             raise SettingError("learning_rate_factor", f"learning_rate_factor has no effect: {NO_RATE}")
         parse_profile_at(settings.profile_at)
+
+    def _validate_size(self, size: int) -> None:
+        if (samples := self.loaders.samples_dropped_by(size)) is not None:
+            raise SettingError("batch_size", ALL_DROPPED.format(size=size, samples=samples))
+        if self._has_batch_norm() and self.loaders.leaves_one(size):
+            raise SettingError("batch_size", ONE_LEFT.format(size=size))
 
     def recorded(self, settings: Settings) -> dict[str, Any]:
         """Return the values of the settings that this run has."""
@@ -210,7 +213,7 @@ class ScriptSwitches:
         return any(isinstance(layer, nn.BatchNorm1d) and layer.training for layer in layers)
 
     def _has_rates(self) -> bool:
-        return any(has_rate(group) for one in self._training.optimizers for group in one.param_groups)
+        return any(map(reads_rate, self._training.optimizers))
 
     def _set_matmul_precision(self, wanted: MatmulPrecision, before: MatmulPrecision) -> None:
         """Set it for products, and for cuDNN's convolutions as in runs of the catalog."""
