@@ -39,8 +39,8 @@ REASONS: Mapping[str, str] = {
 
 NO_OPTIMIZER = "No optimizer of torch.optim updates the parameters; change the rate in the script."
 NO_RATE = (
-    "The script's optimizer has no learning rate as a number or a tensor in its parameter groups; "
-    "change the rate in the script."
+    "The script's optimizer has no learning rate, as a number or a tensor in its parameter groups, that each "
+    "of its steps reads; change the rate in the script."
 )
 MIXED_PRECISION_APIS = (
     "The script sets float32 precision by both of torch's interfaces (`fp32_precision` and "

@@ -80,6 +80,32 @@ def test_a_factor_multiplies_the_rate_within_steps_only(tmp_path: Path) -> None:
     assert script.rates == [0.5] * 5
 
 
+class Sharding(torch.optim.SGD):
+    """An optimizer that has another one step, with copies of its own groups, as ZeroRedundancyOptimizer."""
+
+    def __init__(self, parameters: Iterator[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, lr=lr)
+        self.inner = torch.optim.SGD([dict(group) for group in self.param_groups])
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        del closure
+        for group, own in zip(self.param_groups, self.inner.param_groups, strict=True):
+            own["lr"] = group["lr"]
+        self.inner.step()
+
+
+def test_an_optimizer_that_takes_over_the_rate_of_the_one_around_it_has_the_factor_once(
+    tmp_path: Path,
+) -> None:
+    script = Script(kind=Sharding)
+    with a_session(tmp_path) as attached:
+        script.steps(2)
+        attached.ask(learning_rate_factor=0.1)
+        script.steps(3)
+    assert script.weight == pytest.approx(-(3 * 0.5 + 2 * 0.05))
+    assert script.rates == [0.5] * 5
+
+
 def test_a_scheduler_computes_with_its_own_rates(tmp_path: Path) -> None:
     script = Script()
     scheduler = torch.optim.lr_scheduler.ExponentialLR(script.optimizer, gamma=0.5)
@@ -163,8 +189,9 @@ class NoRate(torch.optim.SGD):
         del closure
 
 
-def test_an_optimizer_without_a_rate_has_no_factor(tmp_path: Path) -> None:
-    state, message, _ = answered(tmp_path, Script(kind=NoRate), learning_rate_factor=0.5)
+@pytest.mark.parametrize("kind", [NoRate, torch.optim.Rprop])
+def test_an_optimizer_without_a_rate_has_no_factor(tmp_path: Path, kind: type[torch.optim.Optimizer]) -> None:
+    state, message, _ = answered(tmp_path, Script(kind=kind), learning_rate_factor=0.5)
     assert (state, "no learning rate" in message) == (CommandState.REJECTED, True)
 
 
