@@ -38,11 +38,11 @@ def watch(
 
     Under `stepscope run` this is the run of the script, and `name` and `home` are not used. Otherwise a run
     begins in `home` (default: STEPSCOPE_HOME, else the user's data folder) and lasts until `close`, the end
-    of the `with` block, the next `watch`, or the end of the process. With STEPSCOPE_DISABLED=1 the run does
-    nothing.
+    of the `with` block, the next `watch`, or the end of the process. A `name` that another run has gets a
+    number: a script, or a cell of a notebook, may run again. With STEPSCOPE_DISABLED=1 the run does nothing.
 
     Raises ValueError for anything but modules and optimizers, `harness.errors.UsageError` for a name that is
-    taken, and `harness.errors.HomeError` where no run can be created.
+    not usable, and `harness.errors.HomeError` where no run can be created.
     """
     models, optimizers = _modules(model), _optimizers(optimizer)
     if os.environ.get(DISABLED_VARIABLE) == "1":
@@ -53,7 +53,8 @@ def watch(
         _begin(attachment, models, optimizers)
         return Run(attachment, None)
     location = Home.locate(None if home is None else str(home), os.environ)
-    folder = location.create_for_script(name, origin_of(_this_script()), time.time_ns())
+    origin = origin_of(_this_script())
+    folder = location.create_for_script(name, origin, time.time_ns(), may_repeat=True)
     stack = ExitStack()
     attachment = stack.enter_context(attaching(folder, os.environ))
     attachment.attach()

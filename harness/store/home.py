@@ -210,8 +210,11 @@ class Home:
         request_id: str | None = None,
         part: RankPart = _ALONE,
         remote: RemoteRequest | None = None,
+        *,
+        may_repeat: bool = False,
     ) -> RunFolder:
-        """Create the folder of a run that trains a script; as `create`, named after the script."""
+        """Create the folder of a run that trains a script; as `create`, named after the script. With
+        `may_repeat` a name that is taken gets a number, from 2 on."""
         module = origin.command.removeprefix("-m ")
         stem = Path(module).stem if module == origin.command else module.rpartition(".")[2]
         request = RunRequest(
@@ -224,7 +227,7 @@ class Home:
             remote=remote,
             part=part,
         )
-        return self._create(name, printable(stem)[:_LONGEST_STEM], request)
+        return self._create(name, printable(stem)[:_LONGEST_STEM], request, may_repeat=may_repeat)
 
     def create_imported(
         self, name: str | None, own_name: str, request: RunRequest, origin: ImportOrigin
@@ -237,14 +240,16 @@ class Home:
         )
         return self._create(name, own_name[: LONGEST_NAME - 10], request)
 
-    def _create(self, name: str | None, stem: str, request: RunRequest) -> RunFolder:
+    def _create(
+        self, name: str | None, stem: str, request: RunRequest, *, may_repeat: bool = False
+    ) -> RunFolder:
         """Create the folder of `request`, which gets its id and its name here."""
         self.check_writable()
         # Two concurrent starts must not get the same name.
         with exclusive(self.runs_path / ".lock", self.patience_s):
             names = {folder.request().name for folder in self.runs()}
             if name is not None:
-                chosen = _validate_name(name, names)
+                chosen = _repeated_name(name, names) if may_repeat else _validate_name(name, names)
             else:
                 chosen = stem if request.imported and stem not in names else _free_name(stem, names)
             stamp = datetime.fromtimestamp(request.created_unix_ns / 1e9, UTC).strftime("%Y%m%d-%H%M%S")
@@ -309,8 +314,15 @@ def name_stem(model: str) -> str:
     return model if own is None else printable(own.file.stem)[:_LONGEST_STEM]
 
 
-def _free_name(stem: str, names: set[str]) -> str:
-    number = 1
+def _repeated_name(name: str, names: set[str]) -> str:
+    chosen = _validate_name(name, set())
+    if chosen not in names:
+        return chosen
+    return _validate_name(_free_name(chosen[: LONGEST_NAME - 10], names, first=2), names)
+
+
+def _free_name(stem: str, names: set[str], first: int = 1) -> str:
+    number = first
     while f"{stem}-{number}" in names:
         number += 1
     return f"{stem}-{number}"

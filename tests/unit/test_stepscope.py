@@ -81,10 +81,16 @@ def test_a_second_watch_ends_the_first(training: SmallTraining, tmp_path: Path) 
     assert states == {"first": (RunState.FINISHED, True), "second": (RunState.FINISHED, False)}
 
 
-def test_a_name_that_is_taken_is_refused(training: SmallTraining, tmp_path: Path) -> None:
-    watch(training, tmp_path, "mine").close()
-    with pytest.raises(UsageError, match="already a run named 'mine'"):
-        watch(training, tmp_path, "mine")
+@pytest.mark.parametrize("name", ["mine", "x" * 200])
+def test_a_name_that_is_taken_gets_a_number(training: SmallTraining, tmp_path: Path, name: str) -> None:
+    names = []
+    for _ in range(3):
+        with watch(training, tmp_path, name) as run:
+            training.train()
+            names.append(run.name)
+    assert names == [name, f"{name[:190]}-2", f"{name[:190]}-3"]
+    with pytest.raises(UsageError, match="cannot be named"):
+        watch(training, tmp_path, "\x1b[31m")
 
 
 def test_disabled_nothing_is_recorded_or_patched(
