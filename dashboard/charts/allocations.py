@@ -110,12 +110,16 @@ class StepLine(NamedTuple):
 
 
 def oom_lines(facts: OomFacts) -> list[OomAllocationLine]:
-    """Return the live memory at an OOM: by kind and module, then by allocation site."""
+    """Return the live memory at an OOM: by kind and module, then by allocation site, then by variable."""
     lines = [
         OomAllocationLine(one.held_bytes / _MIB, one.category, one.module or "", None)
         for one in facts.holders
     ]
-    return lines + [OomAllocationLine(one.held_bytes / _MIB, one.site, "", one.blocks) for one in facts.sites]
+    lines += [OomAllocationLine(one.held_bytes / _MIB, one.site, "", one.blocks) for one in facts.sites]
+    return lines + [
+        OomAllocationLine(one.held_bytes / _MIB, f"variable {one.name}", one.site, one.blocks)
+        for one in facts.variables
+    ]
 
 
 def step_lines(facts: OomFacts) -> list[StepLine]:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from harness.analysis.oom.report import OomPhase, OomReport, report_from_json
+from harness.analysis.oom.report import OomPhase, OomReport, report_from_json, to_json
+from harness.analysis.oom.text import render
 from harness.attach.launch import exit_code
 from harness.records.run import RunState
 from harness.store.reader import LogReader
@@ -131,3 +132,23 @@ def test_a_script_that_runs_out_of_memory_prints_what_it_prints_without_a_watch(
     assert (facts.step, facts.asked.phase, facts.asked.module) == (steps + 1, OomPhase.FORWARD, "1")
     assert facts.asked.site is not None
     assert facts.asked.site.endswith("out_of_memory.py:20 forward")
+
+
+def test_the_report_names_the_scripts_variables_that_hold_the_most(tmp_path: Path) -> None:
+    def fail(net: Net, optimizer: torch.optim.Optimizer) -> None:
+        kept = {"outputs": [torch.ones(1000, 1000) for _ in range(5)]}
+        view = kept["outputs"][0][:10]
+        net.blocks[0].history = [torch.ones(1000, 500)]  # type: ignore[assignment]
+        fail_forward(net, optimizer)
+        del view
+
+    report, _ = report_of(tmp_path, fail)
+    largest, second, *rest = report.facts.variables
+    assert (largest.name, largest.held_bytes, largest.blocks) == ("kept", 20_000_000, 5)
+    assert "test_script_oom.py" in largest.site
+    assert largest.site.endswith(" fail")
+    assert (second.name, second.held_bytes) == ("net.blocks.0.history", 2_000_000)
+    assert "view" not in {one.name for one in rest}
+    assert "20 MB" not in render(report)
+    assert f"19.1 MiB  kept in {largest.site}, 5 objects" in render(report)
+    assert report_from_json(to_json(report)) == report

@@ -127,6 +127,16 @@ class LiveSite(NamedTuple):
     blocks: int
 
 
+class LiveVariable(NamedTuple):
+    """A variable of the script's frames, such as "kept" or "net.history", in a frame in the format of `site`,
+    and the memory that it holds in so many tensors and arrays."""
+
+    name: str
+    site: str
+    held_bytes: int
+    blocks: int
+
+
 class RecentStep(NamedTuple):
     """A step before the failure."""
 
@@ -195,6 +205,8 @@ class OomFacts(NamedTuple):
     static_bytes: int | None
     change: RecentChange | None
     leak: LeakSign | None
+    # The largest first; they are in `holders` too, as the rest outside of model and optimizer.
+    variables: tuple[LiveVariable, ...] = ()
 
     @property
     def settings_text(self) -> str:

@@ -99,7 +99,14 @@ def _live(report: OomReport) -> list[str]:
         f"  {words.size(s.held_bytes):>10}  {words.plural(s.blocks, 'tensor')} allocated at {s.site}"
         for s in facts.sites[:_SITES]
     ]
-    return ["", "Largest live allocations:", *lines] if lines else []
+    found = [
+        f"  {words.size(v.held_bytes):>10}  {v.name} in {v.site}, {words.plural(v.blocks, 'object')}"
+        for v in facts.variables
+    ]
+    return [
+        *(["", "Largest live allocations:", *lines] if lines else []),
+        *(["", "Largest variables of the script, part of the above:", *found] if found else []),
+    ]
 
 
 def _steps(facts: OomFacts) -> list[str]:

@@ -14,7 +14,14 @@ from typing import NamedTuple
 from torch import nn
 
 from harness.analysis.oom.error import ErrorNumbers, is_from_worker, read_error, tensor_bytes
-from harness.analysis.oom.report import FailedRequest, LiveCategory, LiveSite, MemoryAtFailure, OomPhase
+from harness.analysis.oom.report import (
+    FailedRequest,
+    LiveCategory,
+    LiveSite,
+    LiveVariable,
+    MemoryAtFailure,
+    OomPhase,
+)
 from harness.device.allocated import allocated_bytes
 from harness.device.protocol import AllocatorReading, Device, MemoryInfo
 from harness.records.memory import MemoryCategory
@@ -23,6 +30,7 @@ from harness.tracking.frames import is_own, is_torch, shorten
 from harness.tracking.owners import owned_tensors, storage_bytes
 from harness.watch.oom.backward import reached
 from harness.watch.oom.errors import attempt
+from harness.watch.oom.variables import largest_variables
 from harness.watch.training import Training, WatchSettings
 
 # Functions of torch's optimizers and of its scaler that return before the first weight changes: creation of
@@ -54,6 +62,7 @@ class OomCapture(NamedTuple):
     memory: MemoryReading | None
     categories: tuple[LiveCategory, ...]
     sites: tuple[LiveSite, ...]
+    variables: tuple[LiveVariable, ...]
     # Allocated before the step.
     baseline_bytes: int | None
     # True if the step failed where no weight can have changed.
@@ -91,6 +100,7 @@ def capture_evidence(
         memory=memory,
         categories=categories,
         sites=tuple(attempt(live_sites) or ()),
+        variables=attempt(lambda: _variables(frames, lines, device, training)) or (),
         baseline_bytes=baseline_bytes,
         are_weights_intact=phase is not OomPhase.OPTIMIZER or _is_before_update(frames, training),
     )
@@ -211,6 +221,15 @@ def _memory(
         cap_bytes=cap_bytes,
         cap_left_bytes=allocator.cap_left_bytes,
     )
+
+
+def _variables(
+    frames: Sequence[FrameType], lines: Sequence[int], device: Device, training: Training | None
+) -> tuple[LiveVariable, ...]:
+    if training is None:
+        return ()
+    owned = (tensor for tensor, _ in owned_tensors(training.model, training.optimizer))
+    return largest_variables(frames, lines, device.torch_device.type, owned)
 
 
 def _categories(training: Training | None, allocated_bytes: int | None) -> tuple[LiveCategory, ...]:

@@ -135,6 +135,7 @@ def _facts(capture: OomCapture, history: RunHistory, device: Device) -> OomFacts
         static_bytes=capture.baseline_bytes if capture.step > 2 else None,
         change=history.change,
         leak=leak,
+        variables=capture.variables,
     )
 
 

@@ -1,0 +1,117 @@
+"""The variables of frames that hold memory, whatever a script keeps it in."""
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.analysis.oom.report import LiveVariable
+from harness.watch.oom.variables import MOST_VARIABLES, largest_variables
+
+_BYTES = 4_000
+
+
+class Buffer:
+    """An object of a script's own."""
+
+    def __init__(self) -> None:
+        self.items = deque([torch.ones(1_000)])
+
+    def __getattr__(self, name: str) -> Any:
+        raise ZeroDivisionError(name)
+
+
+class Broken(list[Tensor]):
+    """A list that cannot be read as one."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        raise ZeroDivisionError
+
+
+class Unfinished(nn.Module):
+    """A module without modules."""
+
+    def __init__(self) -> None:
+        self.__dict__["kept"] = torch.ones(1_000)
+
+
+def variables_of(fill: Callable[[], FrameType], *owned: Tensor) -> dict[str, int]:
+    frame = fill()
+    found = largest_variables([frame], [frame.f_lineno], "cpu", owned)
+    assert all(one.site.endswith(f":{frame.f_lineno} {frame.f_code.co_name}") for one in found)
+    return {one.name: one.held_bytes for one in found}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.ones(1_000),
+        lambda: [torch.ones(500), (torch.ones(500),)],
+        lambda: {"a": {"b": torch.ones(1_000)}},
+        lambda: Broken([torch.ones(1_000)]),
+        lambda: np.ones(500)[:1],
+        lambda: bytes(_BYTES),
+    ],
+    ids=["tensor", "list", "dict", "own list", "array", "bytes"],
+)
+def test_what_a_variable_holds_is_found_in_any_container(make: Callable[[], Any]) -> None:
+    def fill() -> FrameType:
+        kept = make()
+        assert kept is not None
+        return sys._getframe()
+
+    assert variables_of(fill) == {"kept": _BYTES}
+
+
+@pytest.mark.parametrize(("make", "name"), [(Buffer, "kept.items"), (Unfinished, "kept.kept")])
+def test_the_attribute_of_an_object_is_named(make: Callable[[], Any], name: str) -> None:
+    def fill() -> FrameType:
+        kept = make()
+        assert kept is not None
+        return sys._getframe()
+
+    assert variables_of(fill) == {name: _BYTES}
+
+
+def test_weights_count_as_such_and_a_shared_storage_counts_once() -> None:
+    weight = torch.ones(10_000)
+
+    def fill() -> FrameType:
+        parameters, part, kept = [weight], torch.ones(1_000), [torch.ones(1_000)]
+        both = [part, *kept]
+        itself: list[Any] = []
+        itself.append(itself)
+        assert parameters, both
+        return sys._getframe()
+
+    assert variables_of(fill, weight) == {"both": 2 * _BYTES}
+
+
+def test_memory_of_another_device_does_not_count() -> None:
+    def fill() -> FrameType:
+        kept = torch.ones(1_000), np.ones(500)
+        assert kept
+        return sys._getframe()
+
+    frame = fill()
+    assert largest_variables([frame], [1], "cuda", ()) == ()
+
+
+def test_only_the_largest_are_listed() -> None:
+    def fill() -> FrameType:
+        one, two, three = torch.ones(7_000), torch.ones(6_000), torch.ones(5_000)
+        four, five, six, tiny = torch.ones(4_000), torch.ones(3_000), torch.ones(2_000), torch.ones(1)
+        assert all(part.numel() for part in (one, two, three, four, five, six, tiny))
+        return sys._getframe()
+
+    frame = fill()
+    found = largest_variables([frame], [7], "cpu", ())
+    assert [one.name for one in found] == ["one", "two", "three", "four", "five"]
+    assert len(found) == MOST_VARIABLES
+    assert found[0] == LiveVariable("one", found[0].site, 28_000, 1)
