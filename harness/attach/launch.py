@@ -202,9 +202,18 @@ def _run_watched(script: Script, folder: RunFolder, environ: Mapping[str, str]) 
         if os.getpid() != pid:  # A child that the script forked ends here too, and owns none of this.
             stack.pop_all()
             return exit_code(error)
-        # A log that cannot be closed is no reason to lose the script's exit code.
+        # A log that cannot be closed is no reason to lose the script's exit code, nor are files that the
+        # script has closed.
         ScriptGuard().run(attachment.end, error)
+        ScriptGuard().run(_close, stack)
     return exit_code(error)
+
+
+def _close(stack: ExitStack) -> None:
+    try:
+        stack.close()
+    except OSError as error:
+        say(f"The files of this run could not be closed: {error.strerror or error}.")
 
 
 @contextmanager

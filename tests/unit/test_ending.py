@@ -51,6 +51,17 @@ def test_garbage_is_looked_for_only_where_triton_would_report_it(monkeypatch: py
 
 
 @pytest.mark.slow
+def test_a_script_that_closes_all_files_of_its_process_keeps_its_exit_code(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"{_SCRIPT}\nimport os\nos.closerange(3, 200)\nprint('closed')\n")
+    environ = os.environ | {"STEPSCOPE_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-m", "harness", "run", str(script)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "closed\nfreed\n"
+    assert "stepscope: The files of this run could not be closed: Bad file descriptor.\n" in done.stderr
+
+
+@pytest.mark.slow
 def test_what_a_script_does_when_its_objects_are_freed_is_done_under_watch(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(_SCRIPT)
