@@ -103,5 +103,9 @@ def _collate(own: OwnObject, samples: list[Any]) -> Batch:
     ):
         kinds = ", ".join(type(one).__name__ for one in samples[0]) if isinstance(samples[0], tuple) else ""
         what = f"({kinds})" if kinds else type(samples[0]).__name__
-        raise SettingError("data", f"Samples of {own.title} are {what}; they have to be (inputs, targets).")
+        raise SettingError(
+            "data",
+            f"Samples of {own.title} are {what}; they have to be (inputs, targets), each a tensor, an array "
+            "or a number.",
+        )
     return Batch(*batch)

@@ -4,6 +4,7 @@
 pair of a module, called as `model(inputs)`, and a function `loss(outputs, targets)`.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,10 @@ def import_function(settings: Settings) -> Callable[[Settings], Any]:
         function = load_own("model", own.file, own.attribute)
     if not callable(function):
         raise SettingError("model", f"{own.title} is no function; it has to take the settings.")
+    if not _takes(function, 1):
+        raise SettingError(
+            "model", f"{own.title} does not take the settings; it is called as build(settings)."
+        )
     found: Callable[[Settings], Any] = function
     return found
 
@@ -75,7 +80,27 @@ def build(settings: Settings) -> OwnModel:
                 f"{own.title} returned a model without the size of {name}, of a lazy module; call it once in "
                 "the function, with a batch of zeros.",
             )
+    if loss is None and not _takes(model.forward, 2):
+        raise SettingError(
+            "model",
+            f"{own.title} returned {type(model).__name__} alone, which is then called as "
+            "model(inputs, targets) and has to return the loss; return a pair of the model and a loss "
+            "function.",
+        )
+    if not any(weight.requires_grad for weight in model.parameters()):
+        raise SettingError("model", f"{own.title} returned a model without a parameter to train.")
     device = torch.get_default_device()
     if any(weight.device.type != device.type for weight in model.parameters()):
         model.to(device)
     return OwnModel(model, loss, own.title)
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    """Return whether `function` can be called with so many positional arguments, as far as can be known."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:  # It is not written in Python.
+        return True
+    return True

@@ -131,6 +131,27 @@ def test_a_lazy_module_without_its_size_is_named(tmp_path: Path) -> None:
         build_model(own().model_copy(update={"model": f"{file}:build"}), open_source(own()).shape)
 
 
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (
+            "def build(settings): return nn.Linear(2, 1)",
+            r"returned Linear alone, which is then called as model",
+        ),
+        ("def build(): return nn.Linear(2, 1), nn.MSELoss()", r"does not take the settings"),
+        (
+            "def build(settings): return nn.ReLU(), nn.MSELoss()",
+            r"returned a model without a parameter to train",
+        ),
+    ],
+)
+def test_what_cannot_train_is_refused_before_it_runs(tmp_path: Path, code: str, sentence: str) -> None:
+    path = tmp_path / "short.py"
+    path.write_text(f"from torch import nn\n{code}\n")
+    with pytest.raises(SettingError, match=rf"short\.py:build {sentence}"):
+        build_model(own().model_copy(update={"model": f"{path}:build"}), open_source(own()).shape)
+
+
 def test_a_file_that_fails_on_import_is_named_with_its_error(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
     settings = resolve({"model": f"{tmp_path}/broken.py:build", "data": "digits", "device": "cpu"})
