@@ -198,7 +198,8 @@ def _run_watched(script: Script, folder: RunFolder, environ: Mapping[str, str]) 
         if not folder.rank:
             say(f"{script.command} is run {attachment.name} ({folder.run_id})")
         after_import("torch", attachment.attach)
-        error = execute(script)
+        with _reporting_threads():
+            error = execute(script)
         if os.getpid() != pid:  # A child that the script forked ends here too, and owns none of this.
             stack.pop_all()
             return exit_code(error)
@@ -207,6 +208,31 @@ def _run_watched(script: Script, folder: RunFolder, environ: Mapping[str, str]) 
         ScriptGuard().run(attachment.end, error)
         ScriptGuard().run(_close, stack)
     return exit_code(error)
+
+
+@contextmanager
+def _reporting_threads() -> Iterator[None]:
+    """Until the context ends, an error that ends a thread is printed as without Stepscope, and a stop in one
+    line. A script's own threading.excepthook takes its place."""
+    print_error = threading.excepthook
+
+    def hook(arguments: threading.ExceptHookArgs) -> None:
+        error = arguments.exc_value
+        if isinstance(error, ScriptStopped):
+            say(str(error))
+            return
+        trace = arguments.exc_traceback
+        if error is not None:
+            trace = leave_out_own_frames(error).__traceback__
+        kind, thread = arguments.exc_type, arguments.thread
+        print_error(threading.ExceptHookArgs((kind, error, trace, thread)))
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        if threading.excepthook is hook:
+            threading.excepthook = print_error
 
 
 def _close(stack: ExitStack) -> None:

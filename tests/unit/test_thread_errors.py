@@ -1,0 +1,79 @@
+"""Errors that end a thread of a script are printed as without a watch, and a stop in one line."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.warm_start import PythonProcess, run_harness
+
+_SCRIPT = """
+import sys
+import threading
+import time
+import torch
+
+
+class Net(torch.nn.Linear):
+    def forward(self, inputs):
+        if sys.argv[1] == "fails" and step == 5:
+            raise ValueError("no step 5")
+        return super().forward(inputs)
+
+
+def train():
+    global step
+    model = Net(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(1_000):
+        model(torch.ones(8, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.02)
+        if step == 3:
+            print("trains", flush=True)
+
+
+thread = threading.Thread(target=train, name="trainer")
+thread.start()
+thread.join()
+print("joined", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_an_error_in_a_thread_has_the_traceback_of_the_bare_script(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(_SCRIPT)
+    environ = os.environ | {"STEPSCOPE_HOME": str(tmp_path / "home")}
+    bare, watched = (
+        subprocess.run(
+            [sys.executable, *words, str(script), "fails"],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        for words in ([], ["-m", "harness", "run"])
+    )
+    assert bare.stderr.endswith("ValueError: no step 5\n")
+    _, _, printed = watched.stderr.partition("\n")  # After the line that names the run.
+    assert (watched.stdout, printed) == (bare.stdout, bare.stderr)
+
+
+@pytest.mark.slow
+def test_a_stop_of_a_training_in_a_thread_is_one_line(tmp_path: Path) -> None:
+    script, home = tmp_path / "train.py", ["--home", str(tmp_path / "home")]
+    script.write_text(_SCRIPT)
+    words = ["run", *home, "--name", "threaded", str(script), "runs"]
+    with PythonProcess("-m", "harness", *words) as process:
+        assert process.stdout.readline() == "trains\n"
+        stopped = run_harness("stop", "threaded", *home)
+        assert (process.stdout.readline(), stopped.returncode) == ("joined\n", 0)
+        _, messages = process.communicate(timeout=60)
+    first, second = messages.splitlines()
+    assert "is run threaded" in first
+    assert second == "stepscope: Stopped by request from shell."
