@@ -1,5 +1,6 @@
 """The numbers in the texts of out-of-memory errors."""
 
+import numpy as np
 import pytest
 
 from harness.analysis.oom.error import is_from_worker, read_error, tensor_bytes
@@ -28,6 +29,13 @@ def test_the_numbers_in_cudas_error_are_read() -> None:
     [
         ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 402653184 bytes. Er", 402653184),
         ("Unable to allocate 1.50 GiB for an array with shape (3, 4) and data type float32", int(1.5 * GIB)),
+        # numpy's own texts: three digits end with the point.
+        ("Unable to allocate 512. KiB for an array with shape (256, 256) and data type float64", 512 * 2**10),
+        ("Unable to allocate 496. MiB for an array with shape (65011712,) and data type int64", 496 * MIB),
+        ("Unable to allocate 969. GiB for an array with shape (130056978432,) and data", 969 * GIB),
+        ("Unable to allocate 1.46 TiB for an array with shape (447600, 447600) and", int(1.46 * 2**40)),
+        ("Invalid buffer size: 24.00 GiB", 24 * GIB),
+        ("Invalid buffer size: 20.25 GB", int(20.25 * GIB)),
         ("CUDA error: out of memory", None),
         (
             "MPS backend out of memory (MPS allocated: 1 GiB). Tried to allocate 3.50 GiB on priva",
@@ -65,6 +73,13 @@ def test_the_numbers_in_intels_error_are_read() -> None:
     )
     assert (result.requested_bytes, result.total_bytes) == (34 * MIB, int(11.93 * GIB))
     assert result.free_bytes == int(34.2 * MIB)
+
+
+@pytest.mark.parametrize("size_bytes", [512 * 2**40, 1_023 * 2**40, 3 * 2**50])
+def test_numpys_error_is_read_for_arrays_larger_than_any_address_space(size_bytes: int) -> None:
+    with pytest.raises(MemoryError) as caught:
+        np.empty(size_bytes, dtype=np.int8)
+    assert read_error(str(caught.value)).requested_bytes == size_bytes
 
 
 def test_an_error_out_of_a_worker_is_known_by_its_text() -> None:

@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 from harness.records.run import DeviceKind
 
-_UNITS = {"bytes": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-_SIZE = r"([0-9]+(?:\.[0-9]+)?) (bytes|K|M|G)(?:i?B)?"
-_REQUESTED = re.compile(rf"(?:[Tt]ried|Unable) to allocate {_SIZE}")
+_UNITS = {"bytes": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50, "E": 2**60}
+# numpy ends a size of three digits with the point: "512. KiB" (`_size_to_string` in its _exceptions.py).
+_SIZE = r"([0-9]+(?:\.[0-9]*)?) (bytes|[KMGTPE])(?:i?B)?"
+# "Invalid buffer size" is Metal's error for a request above its largest buffer.
+_REQUESTED = re.compile(rf"(?:(?:[Tt]ried|Unable) to allocate|Invalid buffer size:) {_SIZE}")
 # "capacty" is torch 2.1's; the second form is torch 1's.
 _TOTAL = re.compile(rf"total capaci?ty of {_SIZE}")
 _OLD_TOTAL = re.compile(rf"{_SIZE} total capacity")
