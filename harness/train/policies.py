@@ -19,9 +19,12 @@ NEXT_BATCH = "The step is repeated with the next batch; the failed batch is skip
 
 _HALVE = "With oom_policy=halve the run would continue with half the batch."
 _INSTEAD = {
+    OomVerdict.HOST: "A smaller batch helps only as far as its samples fill the host's memory.",
+    OomVerdict.REFUSED: "A smaller batch helps only if its smaller requests are granted: memory was free.",
     OomVerdict.LEAK: "A smaller batch would not help for long: a leak fills the freed memory.",
     OomVerdict.FRAGMENTATION: "A smaller batch helps only if its tensors fit into the free pieces.",
     OomVerdict.OTHER_PROCESS: "A smaller batch helps as long as the other processes do not grow.",
+    OomVerdict.UNLISTED: "A smaller batch helps as long as the memory that is not listed does not grow.",
 }
 
 

@@ -30,6 +30,7 @@ def captured(
     act: Callable[[], Any],
     phase: OomPhase = OomPhase.FORWARD,
     device: FakeDevice | None = None,
+    cap_bytes: int | None = 1 << 30,
 ) -> OomCapture:
     """Return what is seen of the error that `act` raises."""
     settings = a_workload().settings if workload is None else workload.settings
@@ -38,7 +39,7 @@ def captured(
     except (RuntimeError, MemoryError) as error:
         device = device or a_device()
         memory = device.read_memory()
-        return capture_evidence(error, 7, settings, device, workload, phase, memory, 5, 1 << 30, tuple)
+        return capture_evidence(error, 7, settings, device, workload, phase, memory, 5, cap_bytes, tuple)
     raise AssertionError("nothing failed")
 
 
@@ -162,6 +163,19 @@ def test_on_cuda_the_size_in_the_error_is_a_segments(workload: Workload) -> None
     device = FakeDevice(FAKE_FACTS)
     requests = captured(workload, raising(an_error()), device=device).request
     assert (requests.error_bytes, requests.least_bytes, requests.most_bytes) == (20 << 20, 1 << 20, 10 << 20)
+
+
+def test_the_size_in_an_error_about_the_hosts_memory_is_the_arrays(workload: Workload) -> None:
+    error = MemoryError("Unable to allocate 20.0 MiB for an array with shape (5, 1048576) and data type flo")
+    requests = captured(workload, raising(error), device=FakeDevice(FAKE_FACTS)).request
+    assert (requests.error_bytes, requests.least_bytes, requests.most_bytes) == (20 << 20,) * 3
+
+
+def test_a_limit_that_the_script_set_is_the_cap_of_a_run_without_one(workload: Workload) -> None:
+    text = "CUDA out of memory. Tried to allocate 20.00 MiB. 2.94 GiB allowed; Of the allocated memory 2.81"
+    capture = captured(workload, raising(torch.OutOfMemoryError(text)), cap_bytes=None)
+    assert capture.memory_state.cap_bytes == int(2.94 * 2**30)
+    assert captured(workload, raising(torch.OutOfMemoryError(text))).memory_state.cap_bytes == 1 << 30
 
 
 def test_holders_are_told_in_all_and_by_module(workload: Workload) -> None:

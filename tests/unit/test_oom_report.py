@@ -29,11 +29,14 @@ from tests.oom_factories import GIB, MIB, some_facts
 
 LEAK = LeakSign("allocated", "Allocated had grown by 1.70 MiB a step.", 1.7 * MIB, 6, 30 * GIB)
 GROUNDS: dict[OomVerdict, dict[str, Any]] = {
+    OomVerdict.HOST: {"error": "DefaultCPUAllocator: can't allocate memory: you tried to allocate 536870912"},
+    OomVerdict.REFUSED: {"device_free_bytes": 20 * GIB},
     OomVerdict.OTHER_PROCESS: {"others_bytes": 20 * GIB},
     OomVerdict.PRIVATE_POOLS: {"private_free_bytes": 600 * MIB, "reserved_bytes": 80 * GIB},
     OomVerdict.OTHER_STREAM: {"waiting_bytes": 600 * MIB, "reserved_bytes": 80 * GIB},
     OomVerdict.FRAGMENTATION: {"allocated_bytes": 70 * GIB, "largest_free_bytes": 400 * MIB},
     OomVerdict.CAP: {"cap_bytes": 79 * GIB + 200 * MIB},
+    OomVerdict.UNLISTED: {"allocated_bytes": 20 * GIB, "reserved_bytes": 20 * GIB + 100 * MIB},
     OomVerdict.LEAK: {"leak": LEAK},
     OomVerdict.HUGE_REQUEST: {"error_bytes": 30 * GIB, "least_bytes": 30 * GIB, "most_bytes": 30 * GIB},
     OomVerdict.FIRST_UPDATE: {"phase": OomPhase.OPTIMIZER, "is_first_update": True},
@@ -114,7 +117,7 @@ def test_a_verdict_is_one_sentence_with_its_numbers(values: dict[str, Any], word
 @pytest.mark.parametrize(
     "values",
     [
-        {"others_bytes": 20 * GIB, "device_free_bytes": 2 * GIB},
+        {"others_bytes": 20 * GIB, "device_free_bytes": 550 * MIB},
         {"others_bytes": 50 * MIB, "device_free_bytes": 500 * MIB},
         {"others_bytes": 300 * MIB, "device_free_bytes": 100 * MIB},
         {"private_free_bytes": 400 * MIB},

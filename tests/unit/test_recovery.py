@@ -245,7 +245,11 @@ def test_half_the_batch_is_not_advised_against_a_leak(
     text = RunHistory(leak=leak)
     monkeypatch.setattr("harness.watch.oom.reporter.read_history", lambda *_, **__: text)
     bench = Bench(tmp_path, oom_policy=policy)
-    in_a_step(bench, 40, raising(torch.OutOfMemoryError(TEXT)))
+    full = (
+        f"{TEXT} GPU 0 has a total capacity of 80.00 GiB of which 1.00 GiB is free. Including non-PyTorch "
+        "memory, this process has 79.00 GiB memory in use."
+    )
+    in_a_step(bench, 40, raising(torch.OutOfMemoryError(full)))
     with suppress(NoRecoveryError):
         bench.train()
     outcome = bench.reports[0].outcome

@@ -6,6 +6,7 @@ other processes; on the CPU a cap (RLIMIT_DATA) covers all data of the process, 
 
 from typing import NamedTuple
 
+from harness.analysis.oom.limits import exceeds_device
 from harness.analysis.oom.report import MemoryAtFailure
 from harness.records.run import DeviceKind
 
@@ -14,7 +15,8 @@ LEAST_REST = 0.005
 
 
 class BudgetPart(NamedTuple):
-    """A part of the limit; negative if the parts, read at different moments, sum to more than the limit."""
+    """A part of the limit; negative if the parts sum to more than the limit: they were read at different
+    moments, or the driver has placed some of them elsewhere."""
 
     name: str
     size_bytes: int
@@ -37,9 +39,18 @@ def budget(memory: MemoryAtFailure, device: DeviceKind) -> tuple[BudgetPart, ...
     if abs(rest) < LEAST_REST * limit_bytes and not (rest and not parts):
         return _absorbed(parts, rest)
     if rest < 0:
-        return (*parts, BudgetPart("excess: the parts were read one after the other", rest))
+        return (*parts, BudgetPart(f"excess: {_excess(memory, device)}", rest))
     names = ", ".join([*unknown, *outside_unknown]) or "the parts were read one after the other"
     return (*parts, BudgetPart(f"not known: {names}", rest))
+
+
+def _excess(memory: MemoryAtFailure, device: DeviceKind) -> str:
+    """Return the reason why the parts sum to more than the limit."""
+    if memory.is_capped or not exceeds_device(memory, device):
+        return "the parts were read one after the other"
+    if device is DeviceKind.MPS:
+        return "above the maximum that Metal recommends"
+    return "in the host's memory, for which the driver has no space on the device"
 
 
 def _absorbed(parts: list[BudgetPart], rest: int) -> tuple[BudgetPart, ...]:

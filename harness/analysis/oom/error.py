@@ -24,6 +24,15 @@ _PROCESS = re.compile(rf"this process has {_SIZE} memory in use")
 _LISTED = re.compile(rf"Process [0-9]+ has {_SIZE} memory in use")
 _ALLOCATED = re.compile(rf"{_SIZE} is allocated by PyTorch")
 _UNALLOCATED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
+# Of a fraction of the device set in the process: CUDA's and XPU's form, and Metal's, which always has one.
+_ALLOWED = re.compile(rf"{_SIZE} allowed;")
+_METAL_ALLOWED = re.compile(rf"max allowed: {_SIZE}")
+# Texts of allocators of the host's memory: torch's, numpy's, Python's, C++'s and those of the libraries.
+_HOST = re.compile(
+    r"DefaultCPUAllocator|Unable to allocate .+ for an array|\b_?(?:Array)?MemoryError\b|std::bad_alloc"
+    r"|_OUT_OF_HOST_MEMORY|_HOST_ALLOCATION_FAILED"
+)
+_GPU = re.compile(r"OutOfMemoryError|\b(?:CUDA|HIP|XPU|MPS)\b")
 _WORKER = re.compile(r"DataLoader worker (?:process|\(pid)")
 
 MIB = 2**20
@@ -107,6 +116,17 @@ def _processes(
 def _possible(size_bytes: int | None, total_bytes: int | None) -> int | None:
     most_bytes = _NO_SIZE_BYTES if total_bytes is None else total_bytes * _TOTAL_SLACK
     return None if size_bytes is None or size_bytes > most_bytes else size_bytes
+
+
+def allowed_bytes(text: str) -> int | None:
+    """Return the limit that the process has set for its own memory on the device; None if not in the text."""
+    return _first(_ALLOWED, text) or _first(_METAL_ALLOWED, text)
+
+
+def is_of_host(text: str, *, is_worker: bool = False) -> bool:
+    """Return whether the error is about the host's memory. The text of a worker's error (`is_worker`) may be
+    cut off before its end; workers seldom use a GPU."""
+    return _HOST.search(text) is not None or (is_worker and _GPU.search(text) is None)
 
 
 def is_from_worker(text: str) -> bool:

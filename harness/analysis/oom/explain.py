@@ -4,6 +4,13 @@ from collections.abc import Callable, Sequence
 
 from harness import words
 from harness.analysis.oom.fit import counterfactuals
+from harness.analysis.oom.limits import (
+    exceeds_device,
+    hits_cap,
+    host_request,
+    refused_request,
+    unlisted_memory,
+)
 from harness.analysis.oom.report import OomFacts, OomPhase, OomReport, OomVerdict, PredictedChange
 from harness.records.memory import LeakSeries
 from harness.records.run import DeviceKind
@@ -21,16 +28,13 @@ LEAST_OUTSIDE_SHARE = 0.1
 # As a share of a cap on the CPU, in holes of the heap: more than a step's transient tensors leave between
 # retained blocks in the runs of the catalog.
 LEAST_HOLES_SHARE = 0.25
-# As in harness.device.cpu.cap: thread stacks and the interpreter's arenas shift the cap by this much.
-CPU_CAP_SLACK_BYTES = 64 << 20
 
 
 def explain(facts: OomFacts, predicted: Sequence[PredictedChange] = (), outcome: str = "") -> OomReport:
     """Return the report on `facts`. `predicted` are changes of settings with a prediction."""
-    causes = [(verdict, sentence) for verdict, test in _TESTS if (sentence := test(facts)) is not None]
-    causes.append((OomVerdict.TOO_BIG, _too_big(facts)))
+    causes = _causes(facts)
     verdict, why = causes[0]
-    also = [f"Also: {sentence}" for _, sentence in causes[1:-1]]
+    also = [f"Also: {sentence}" for _, sentence in causes[1:]]
     return OomReport(
         facts=facts,
         verdict=verdict,
@@ -41,10 +45,20 @@ def explain(facts: OomFacts, predicted: Sequence[PredictedChange] = (), outcome:
     )
 
 
+def _causes(facts: OomFacts) -> list[tuple[OomVerdict, str]]:
+    """Return the causes that apply, with their sentences. Of a request that the device had memory for, no
+    other is the cause: all others are reasons why it was full."""
+    for verdict, test in _NOT_FULL:
+        if (sentence := test(facts)) is not None:
+            return [(verdict, sentence)]
+    causes = [(verdict, sentence) for verdict, test in _TESTS if (sentence := test(facts)) is not None]
+    return causes or [(OomVerdict.TOO_BIG, _too_big(facts))]
+
+
 def _other_process(facts: OomFacts) -> str | None:
     memory, most = facts.held, facts.asked.most_bytes
     others, free = memory.others_bytes, memory.device_free_bytes
-    if others is None or free is None or most is None or _hits_cap(facts):
+    if others is None or free is None or most is None or hits_cap(facts):
         return None
     if most <= free or others < max(most - free, LEAST_OTHERS_BYTES):
         return None
@@ -101,7 +115,7 @@ def _holes(facts: OomFacts, holes: int) -> str | None:
     memory, least = facts.held, facts.asked.least_bytes or 0
     if (
         memory.cap_bytes is None
-        or not _hits_cap(facts)
+        or not hits_cap(facts)
         or holes < max(least, memory.cap_bytes * LEAST_HOLES_SHARE)
     ):
         return None
@@ -113,7 +127,7 @@ def _holes(facts: OomFacts, holes: int) -> str | None:
 
 
 def _cap(facts: OomFacts) -> str | None:
-    if not _hits_cap(facts):
+    if not hits_cap(facts):
         return None
     return (
         f"The memory cap of {words.size(facts.held.cap_bytes)} was reached: {_allocated_and_requested(facts)}"
@@ -162,6 +176,10 @@ def _first_update(facts: OomFacts) -> str | None:
     )
 
 
+_NOT_FULL: tuple[tuple[OomVerdict, Callable[[OomFacts], str | None]], ...] = (
+    (OomVerdict.HOST, host_request),
+    (OomVerdict.REFUSED, refused_request),
+)
 _TESTS: tuple[tuple[OomVerdict, Callable[[OomFacts], str | None]], ...] = (
     (OomVerdict.OTHER_PROCESS, _other_process),
     (OomVerdict.PRIVATE_POOLS, _private_pools),
@@ -169,6 +187,7 @@ _TESTS: tuple[tuple[OomVerdict, Callable[[OomFacts], str | None]], ...] = (
     (OomVerdict.FRAGMENTATION, _fragmentation),
     (OomVerdict.LEAK, _leak),
     (OomVerdict.CAP, _cap),
+    (OomVerdict.UNLISTED, unlisted_memory),
     (OomVerdict.HUGE_REQUEST, _huge_request),
     (OomVerdict.FIRST_UPDATE, _first_update),
 )
@@ -180,22 +199,6 @@ def _too_big(facts: OomFacts) -> str:
     action = "Building the model" if building else f"Training{batch}"
     limit = "is available" if facts.held.limit_bytes is None else _limit(facts)
     return f"{action} needs more than {limit}: {_allocated_and_requested(facts)}"
-
-
-def _hits_cap(facts: OomFacts) -> bool:
-    """Return whether the cap refused the request. On CUDA the cap covers reserved memory; on the CPU nothing
-    else refuses a request while the machine has free memory."""
-    memory, most = facts.held, facts.asked.most_bytes
-    if not memory.is_capped or memory.cap_bytes is None:
-        return False
-    base = memory.reserved_bytes if memory.reserved_bytes is not None else memory.allocated_bytes
-    if facts.device is DeviceKind.CPU and (
-        most is None or (memory.device_free_bytes is not None and most <= memory.device_free_bytes)
-    ):
-        return True
-    slack = CPU_CAP_SLACK_BYTES if facts.device is DeviceKind.CPU else 0
-    requested = facts.asked.error_bytes or 0
-    return base is None or base + requested > memory.cap_bytes - slack
 
 
 def _allocated_and_requested(facts: OomFacts) -> str:
@@ -252,6 +255,11 @@ def _evidence(facts: OomFacts) -> list[str]:
         )
     if memory.unused_bytes and facts.device is DeviceKind.CUDA:
         sentences.append(f"{words.size(memory.unused_bytes)} were reserved but unallocated.")
+    if exceeds_device(memory, facts.device) and facts.device is not DeviceKind.MPS:
+        sentences.append(
+            f"{words.size(memory.reserved_bytes)} were reserved, more than the device has: the driver keeps "
+            "the rest in the host's memory, which is much slower."
+        )
     if memory.device_free_bytes is not None and not memory.is_capped:
         free, total = words.size(memory.device_free_bytes), words.size(memory.device_total_bytes)
         sentences.append(f"The device had {free} of {total} free.")

@@ -102,7 +102,7 @@ def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
     if (
         line is None
         or facts.batch_size is None
-        or verdict is OomVerdict.LEAK
+        or verdict in (OomVerdict.LEAK, OomVerdict.HOST, OomVerdict.REFUSED)
         or (verdict is OomVerdict.FRAGMENTATION and on_cpu)
     ):
         return []

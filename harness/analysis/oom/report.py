@@ -30,12 +30,15 @@ class OomPhase(StrEnum):
 class OomVerdict(StrEnum):
     """The cause of an out-of-memory error, in the order in which the causes are tested."""
 
+    HOST = "host memory"
+    REFUSED = "refused although free"
     OTHER_PROCESS = "another process"
     PRIVATE_POOLS = "private pools"
     OTHER_STREAM = "held for another stream"
     FRAGMENTATION = "fragmentation"
     LEAK = "leak"
     CAP = "memory cap"
+    UNLISTED = "unlisted memory"
     HUGE_REQUEST = "one huge request"
     FIRST_UPDATE = "first optimizer step"
     TOO_BIG = "simply too big"

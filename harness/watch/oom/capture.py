@@ -13,7 +13,14 @@ from typing import NamedTuple
 
 from torch import nn
 
-from harness.analysis.oom.error import ErrorNumbers, is_from_worker, read_error, tensor_bytes
+from harness.analysis.oom.error import (
+    ErrorNumbers,
+    allowed_bytes,
+    is_from_worker,
+    is_of_host,
+    read_error,
+    tensor_bytes,
+)
 from harness.analysis.oom.report import (
     FailedRequest,
     LiveCategory,
@@ -85,17 +92,18 @@ def capture_evidence(
     `training` is None before it is built."""
     text = clean(str(error) or type(error).__name__)
     numbers = read_error(text, None if memory is None else memory.reserved_bytes)
-    memory_state = _memory(device, numbers, memory, cap_bytes)
+    memory_state = _memory(device, numbers, memory, allowed_bytes(text) if cap_bytes is None else cap_bytes)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     lines = [number for _, number in traceback.walk_tb(error.__traceback__)]
     if is_from_worker(str(error)):
         phase = OomPhase.WORKER
+    kind = DeviceKind.CPU if is_of_host(text) else device.facts.kind
     categories = attempt(lambda: _categories(training, memory_state.allocated_bytes)) or ()
     return OomCapture(
         step=step,
         error=text[:_ERROR_LENGTH],
         settings=settings,
-        request=_request(numbers, device.facts.kind, phase, frames, lines, training),
+        request=_request(numbers, kind, phase, frames, lines, training),
         memory_state=memory_state,
         memory=memory,
         categories=categories,
