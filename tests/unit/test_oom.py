@@ -1,5 +1,8 @@
 """Test what counts as running out of memory."""
 
+import os
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
@@ -20,6 +23,13 @@ AMBIGUOUS = (
     RuntimeError("Unable to find a valid cuDNN algorithm to run convolution"),
     RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
     RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"),
+    RuntimeError("CUDA error: HIPBLAS_STATUS_NOT_INITIALIZED when calling `hipblasCreate(handle)`"),
+    # intel/torch-xpu-ops#2445, pytorch/pytorch#190972 and Intel's answer for memory that ran out.
+    RuntimeError("UR backend failed. UR backend returns:40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)"),
+    RuntimeError("level_zero backend failed with error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)"),
+    RuntimeError(
+        "Native API failed. Native API returns: -5 (PI_ERROR_OUT_OF_RESOURCES) -5 (PI_ERROR_OUT_OF_RESOURCES)"
+    ),
 )
 
 
@@ -57,6 +67,17 @@ AMBIGUOUS = (
         RuntimeError("cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`"),
         RuntimeError("cuFFT error: CUFFT_ALLOC_FAILED"),
         RuntimeError("Triton Error [CUDA]: out of memory"),
+        RuntimeError("Triton Error [HIP]:  Code: 2, Messsage: out of memory"),
+        RuntimeError("Triton Error [HIP]: Code: 2, Message: out of memory"),
+        RuntimeError("level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)"),
+        RuntimeError("level_zero backend failed with error: 38 (UR_RESULT_ERROR_OUT_OF_HOST_MEMORY)"),
+        # ROCm/TheRock#1708
+        RuntimeError("CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`"),
+        RuntimeError("miopenStatusAllocFailed"),
+        RuntimeError("unable to mmap 32789894024 bytes from file </m.pt>: Cannot allocate memory (12)"),
+        RuntimeError(
+            "unable to allocate shared memory(shm) for file </torch_4411_2_1>: Cannot allocate memory (12)"
+        ),
         RuntimeError("Last error:\nCuda failure 2 'out of memory'"),
     ],
 )
@@ -76,6 +97,12 @@ def test_these_are_out_of_memory(error: BaseException) -> None:
         RuntimeError('NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/PeerToPeerAccess.cpp":80'),
         RuntimeError("out of resource: shared memory, Required: 131072, Hardware limit: 101376."),
         RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+        RuntimeError("Triton Error [HIP]:  Code: 98, Messsage: invalid device function"),
+        RuntimeError("level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)"),
+        RuntimeError("miopenStatusInternalError"),
+        RuntimeError("CUDA error: HIPBLAS_STATUS_INTERNAL_ERROR when calling `hipblasCreate(handle)`"),
+        RuntimeError("unable to mmap 4831838208 bytes from file </m.pt>: Permission denied (13)"),
+        RuntimeError("unable to allocate shared memory(shm) for file </torch_4411>: Success (0)"),
         *AMBIGUOUS,
     ],
 )
@@ -97,4 +124,14 @@ def test_an_error_that_is_certain_needs_no_counters() -> None:
 def test_a_tensor_too_large_for_any_machine_is_one_for_real() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**52)
+    assert is_out_of_memory(caught.value)
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="other file systems have no files this large")
+def test_a_file_too_large_to_map_is_one_for_real() -> None:
+    size_bytes = 2**50  # Sparse.
+    with NamedTemporaryFile(dir="/dev/shm") as file:
+        os.truncate(file.name, size_bytes)
+        with pytest.raises(RuntimeError, match="unable to mmap") as caught:
+            torch.from_file(file.name, shared=False, size=size_bytes, dtype=torch.uint8)
     assert is_out_of_memory(caught.value)

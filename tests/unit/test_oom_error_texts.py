@@ -36,6 +36,7 @@ def test_the_numbers_in_cudas_error_are_read() -> None:
         ("Unable to allocate 1.46 TiB for an array with shape (447600, 447600) and", int(1.46 * 2**40)),
         ("Invalid buffer size: 24.00 GiB", 24 * GIB),
         ("Invalid buffer size: 20.25 GB", int(20.25 * GIB)),
+        ("unable to mmap 32789894024 bytes from file </m.pt>: Cannot allocate memory (12)", 32_789_894_024),
         ("CUDA error: out of memory", None),
         (
             "MPS backend out of memory (MPS allocated: 1 GiB). Tried to allocate 3.50 GiB on priva",

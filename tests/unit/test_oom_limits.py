@@ -216,6 +216,9 @@ def test_more_than_the_card_has_is_in_the_hosts_memory() -> None:
         "Unable to allocate 1.46 TiB for an array with shape (447600, 447600) and data type float64",
         "MemoryError",
         "std::bad_alloc",
+        "unable to mmap 32789894024 bytes from file </m.pt>: Cannot allocate memory (12)",
+        "unable to allocate shared memory(shm) for file </torch_4411_2_1>: Cannot allocate memory (12)",
+        "level_zero backend failed with error: 38 (UR_RESULT_ERROR_OUT_OF_HOST_MEMORY)",
     ],
 )
 def test_a_request_for_the_hosts_memory_says_nothing_about_the_gpus(error: str) -> None:

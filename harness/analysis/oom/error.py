@@ -14,7 +14,7 @@ _UNITS = {"bytes": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50
 # numpy ends a size of three digits with the point: "512. KiB" (`_size_to_string` in its _exceptions.py).
 _SIZE = r"([0-9]+(?:\.[0-9]*)?) (bytes|[KMGTPE])(?:i?B)?"
 # "Invalid buffer size" is Metal's error for a request above its largest buffer.
-_REQUESTED = re.compile(rf"(?:(?:[Tt]ried|Unable) to allocate|Invalid buffer size:) {_SIZE}")
+_REQUESTED = re.compile(rf"(?:(?:[Tt]ried|Unable) to allocate|unable to mmap|Invalid buffer size:) {_SIZE}")
 # "capacty" is torch 2.1's; the second form is torch 1's.
 _TOTAL = re.compile(rf"total capaci?ty of {_SIZE}")
 _OLD_TOTAL = re.compile(rf"{_SIZE} total capacity")
@@ -30,7 +30,7 @@ _METAL_ALLOWED = re.compile(rf"max allowed: {_SIZE}")
 # Texts of allocators of the host's memory: torch's, numpy's, Python's, C++'s and those of the libraries.
 _HOST = re.compile(
     r"DefaultCPUAllocator|Unable to allocate .+ for an array|\b_?(?:Array)?MemoryError\b|std::bad_alloc"
-    r"|_OUT_OF_HOST_MEMORY|_HOST_ALLOCATION_FAILED"
+    r"|unable to (?:mmap|allocate shared memory)|_OUT_OF_HOST_MEMORY|_HOST_ALLOCATION_FAILED"
 )
 _GPU = re.compile(r"OutOfMemoryError|\b(?:CUDA|HIP|XPU|MPS)\b")
 _WORKER = re.compile(r"DataLoader worker (?:process|\(pid)")

@@ -23,12 +23,20 @@ _TEXTS = (
     "XPU out of memory",
     "MPS backend out of memory",
     "Invalid buffer size",
-    "UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
+    "miopenStatusAllocFailed",
     "std::bad_alloc",
 )
 _PATTERNS = (
     # cuDNN 9 has names such as CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED.
-    re.compile(r"\bCU(?:BLAS|DNN|SOLVER|SPARSE|FFT)_(?:\w+_)?ALLOC(?:ATION)?_FAILED\b"),
+    re.compile(r"\b(?:CU|HIP)(?:BLAS|DNN|SOLVER|SPARSE|FFT)_(?:\w+_)?ALLOC(?:ATION)?_FAILED\b"),
+    # Intel's runtime, now and (PI) before oneAPI 2025.
+    re.compile(r"\b(?:UR_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY\b"),
+    # `gpuAssert` in triton/backends/amd/driver.c, for a long time with a misspelled "Messsage".
+    re.compile(r"Triton Error \[HIP\]: +Code: \d+, Mess+age: out of memory"),
+    # ENOMEM of mmap and of posix_fallocate (aten/src/ATen/MapAllocator.cpp).
+    re.compile(
+        r"unable to (?:mmap|allocate shared memory\(shm\)).{1,400}: Cannot allocate memory \(12\)", re.DOTALL
+    ),
     # NCCL names the code from 2.19 on.
     re.compile(r"Cuda failure (?:2 )?'out of memory'"),
     # Raised while the message of an out-of-memory error is put together, where NVML lists no processes (MIG,
@@ -38,12 +46,14 @@ _PATTERNS = (
     ),
 )
 
-# cuDNN's plans swallow the error of a workspace that did not fit, and the handle of a library cannot be made
-# on a full card; both say the same when something else is wrong.
+# cuDNN's plans swallow the error of a workspace that did not fit, the handle of a library cannot be made on a
+# full card, and Intel's runtime is out of resources also where a kernel needs more than the device has of
+# registers or local memory: all say the same when something else is wrong.
 _AMBIGUOUS = re.compile(
     r"\b(?:GET|FIND) was unable to find an engine to execute this computation"
     r"|Unable to find a valid cuDNN algorithm"
-    r"|\bCU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_NOT_INITIALIZED\b"
+    r"|\b(?:CU|HIP)(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_NOT_INITIALIZED\b"
+    r"|\b(?:UR_RESULT|PI)_ERROR_OUT_OF_RESOURCES\b"
 )
 
 # cudaErrorMemoryAllocation, as `torch.AcceleratorError.error_code` (torch 2.8 and newer).
