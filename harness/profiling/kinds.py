@@ -7,27 +7,33 @@ from harness.profiling.kernel_names import parse_kernel_name
 from harness.records.profile import OperatorKind
 
 _NORMALIZATION = re.compile(
-    r"(?:batch|layer|group|instance|rms)_?(?:layer_?)?norm|\bbn_[fb]w|(?:^|_)ln_(?:fwd|bwd)|welford"
+    r"(?:batch|layer|group|instance|rms|weight)_?(?:layer_?)?norm|\bbn_[fb]w|(?:^|_)ln_(?:fwd|bwd)|welford"
     r"|rowwisemoments|gammabeta|fusedparams|internalgradients|cucompute(?:part)?grad|normalization"
 )
 _POOLING = re.compile(r"(?:max|avg|average|adaptive)_?pool|pooling|(?:^|_)pool[123]d")
 _EMBEDDING = re.compile(
     r"embedding|index_?select|vectorized_gather|compute_grad_weight|krn_partial|sum_and_scatter"
 )
-_LOSS = re.compile(r"loss|cross_?entropy|classnll|(?:^|_)kl_div|(?:^|::)mse_|(?:^|_)bce_")
+_LOSS = re.compile(
+    r"loss|cross_?entropy|classnll|(?:^|_)kl_div|(?:^|::)mse_|(?:^|_)bce_|smooth_l1|(?:^|_|::)huber"
+)
 _ATTENTION = re.compile(
-    r"attention|attn|flash|fmha|sdpa|scaled_dot_product|decodewithpagedkv|prefillwith|bwd_kernel_d[kq]"
+    r"attention|attn|flash|fmha|sdpa|scaled_dot_product|decodewithpagedkv|prefillwith"
+    # AOTriton's and aiter's backward pass.
+    r"|bwd_kernel_d[kq]|^_?bwd_(?:preprocess|kernel_fuse)"
 )
 _CONVOLUTION = re.compile(
-    r"conv(?!ert)|cudnn|wgrad|dgrad|fprop|bprop|winograd|implicit_gemm|igemm_|im2col|col2im|fft2d|flip_filter"
-    r"|compute\w*offsets|depthwise"
+    r"conv(?!ert)|cudnn|wgrad|dgrad|fprop|bprop|winograd|implicit_gemm|igemm_|fft2d|flip_filter"
+    r"|(?:im|vol)(?:\dd)?2col|(?:col|vol)2(?:im|vol)|compute\w*offsets|depthwise"
 )
 _MATMUL = re.compile(
-    r"gemm|gemv|cublas|cutlass|nvjet|splitk|^cijk_|marlin|moe_kernel|(?:^|_|::)bmm|matmul|mmbackward|mvbackward"
-    r"|(?:^|::)linear(?:backward|$|_)|(?:^|::)dot_kernel|reduce_1block"
+    r"gemm|gemv|cublas|cutlass|nvjet|splitk|(?:^|_)cijk_|marlin|moe_kernel|matmul|mmbackward|mvbackward"
+    r"|(?:^|_|::)(?:bmm|(?:addb?|badd)?b?mm(?![a-z0-9]))|(?:^|_|::)linear(?:backward|$|_)"
+    r"|(?:^|::)dot_kernel|reduce_1block"
 )
 _COPY = re.compile(
     r"memcpy|memset|copy_kernel|copy_device|catarray|fillfunctor|(?<!masked_)fill_kernel|index_elementwise"
+    r"|copy_out|rocclr_(?:copy|fill)|(?:^|_|::)(?:cat|roll)_cuda|subtensoropwith(?:sub|cast)tensor"
     r"|gather_elementwise|converttensor|copytensor|(?:clone|copy|copies|copyslices|cat|stack)backward"
 )
 
@@ -39,8 +45,8 @@ _IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
     (
         OperatorKind.COMMUNICATION,
         re.compile(
-            r"nccl|rccl|c10d::|gloo:|all_?reduce|all_?gather|reduce_?scatter|cross_device_reduce|nvshmem"
-            r"|param_comms"
+            r"nccl|rccl|msccl|c10d::|gloo:|all_?reduce|all_?gather|reduce_?scatter|cross_device_reduce"
+            r"|nvshmem|param_comms"
         ),
     ),
     (
@@ -57,14 +63,15 @@ _IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
     (
         OperatorKind.RECURRENT,
         re.compile(
-            r"(?:cudnn|mkldnn|miopen)_?rnn|rnn_(?:block)?persist|persist\w*rnn|(?:^|::)(?:lstm|gru|rnn_\w+)$"
+            r"(?:cudnn|mkldnn|miopen)_?rnn|rnn_(?:block)?persist|persist\w*rnn|(?:^|::)rnn_\w+$"
+            r"|(?:^|_|::)(?:lstm|gru)(?:_mps)?(?:_backward)?$"
         ),
     ),
     (
         OperatorKind.LAYOUT,
         re.compile(
             r"(?:nc?d?hwc?|chw)\w{0,16}to\w{0,16}(?:nc?d?hw|hwc)|nhwcaddpadding|nhwc_padding|tensortransform"
-            r"|(?:^|::|(?<!conv)_)transpose(?:_|kernel|$)"
+            r"|(?:^|::|generic|(?<!conv)_)transpose(?:_|kernel|$)"
         ),
     ),
     (OperatorKind.NORMALIZATION, _NORMALIZATION),
@@ -81,7 +88,9 @@ _IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
         OperatorKind.ELEMENTWISE,
         re.compile(
             r"elementwise|pointwise|softmax|relu|gelu|silu|swish|mish|tanh|sigmoid|dropout|threshold|reduce_kernel"
-            r"|generic_tensor|tensor_kernel_scan"
+            r"|generic_tensor|tensor_kernel_scan|(?:add|op)_tensor_kernel|activation_[fb]w"
+            # MIOpen's.
+            r"|subtensorop|(?:^|::)op(?:\dd)?tensor|miopen(?:active|neuron)"
             r"|act_and_mul|swiglu|upsample|masked_fill|distribution|compiledfxgraph"
             r"|(?:add|sub|mul|div|sum|mean|pow|exp|log|sqrt|neg|where|abs|norm|var|std|clamp\w*)backward\d*$"
         ),
@@ -118,7 +127,7 @@ _OPERATORS: dict[OperatorKind, frozenset[str]] = {
     OperatorKind.ELEMENTWISE: _names(
         "add sub mul div sqrt rsqrt exp log pow neg lerp addcmul addcdiv clamp clamp_min clamp_max sum mean "
         "where abs maximum minimum eq ne lt le gt ge native_dropout norm linalg_vector_norm masked_fill var "
-        "std"
+        "std bernoulli normal uniform random exponential geometric cauchy log_normal"
     ),
     # Views: no data moves.
     OperatorKind.OTHER: _names("transpose permute t numpy_t swapaxes movedim"),
