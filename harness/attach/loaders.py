@@ -64,6 +64,7 @@ class LoaderSwitch:
         self._training: WeakSet[DataLoader[Any]] = WeakSet()
         # Loaders with batches that the script loads before the step that uses them.
         self._ahead: WeakSet[DataLoader[Any]] = WeakSet()
+        self._counts_samples = True
         self._fixed: WeakKeyDictionary[DataLoader[Any], str] = WeakKeyDictionary()
         self.newest: Callable[[], LoaderPass | None] = _nothing
         self._wanted: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
@@ -144,6 +145,12 @@ class LoaderSwitch:
     def load_ahead(self) -> None:
         """Count no samples of later passes: the script loads batches before the step that uses them."""
         self._ahead.update(self._training)
+
+    def count_no_samples(self) -> None:
+        """Count no samples of batches from now on: the script makes other batches of them."""
+        self._counts_samples = False
+        if (newest := self.newest()) is not None:
+            newest.is_ahead, newest.drawn_last = True, None
 
     @property
     def early_samples(self) -> int:
@@ -316,7 +323,7 @@ class LoaderSwitch:
         batches.take(loader)
 
     def _note_pass(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
-        batches.is_ahead = loader in self._ahead
+        batches.is_ahead = loader in self._ahead or not self._counts_samples
         # Before the training, a batch of another loader is no part of it.
         self.recent = [one for one in self.recent if self._has_begun and one.loader is not loader]
         self.loaders.add(loader)
