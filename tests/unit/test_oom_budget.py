@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis.oom.budget import budget
+from harness import words
+from harness.analysis.oom.budget import budget, released_bytes
 from harness.analysis.oom.error import read_error
+from harness.analysis.oom.explain import explain
+from harness.analysis.oom.text import render
 from harness.records.run import DeviceKind
 from tests.oom_factories import GIB, MIB, some_facts
 from tests.oom_texts import OomText, real_texts
@@ -51,6 +54,66 @@ def test_what_fills_holes_from_before_the_run_is_named_since_the_cap_does_not_co
 def test_where_the_kernel_does_not_tell_what_was_left_the_rest_is_not_known() -> None:
     result = parts(DeviceKind.CPU, **CPU_CAP | {"cap_left_bytes": None})
     assert result["not known: memory outside the heap, free memory under the cap"] == 11 * MIB
+
+
+# A step of 200,000 samples in a net of 64-256-64 under a cap of 358 MiB: relu's output did not fit beside
+# that of the layer before it, which was released as the error left the forward pass.
+RELEASED: dict[str, Any] = CPU_CAP | {
+    "cap_bytes": 375_809_638,
+    "allocated_bytes": 88_436_224,
+    "reserved_bytes": 89_056_768,
+    "free_bytes": 620_544,
+    "cap_left_bytes": 286_744_678,
+    "error_bytes": 204_800_000,
+    "least_bytes": 204_800_000,
+    "most_bytes": 204_800_000,
+}
+
+
+def test_temporaries_released_before_the_reading_are_a_part_where_the_request_would_fit_without_them() -> (
+    None
+):
+    text = render(explain(some_facts(DeviceKind.CPU, **RELEASED)))
+    assert (
+        "The memory cap of 358 MiB was reached: 84.3 MiB were allocated, at least 78.1 MiB more until\n"
+        "temporaries were released, and 195 MiB more requested."
+    ) in text
+    assert "    78.1 MiB  in use at the failure, released before this reading (at least)\n" in text
+    assert "     195 MiB  free under the cap at the failure (at most)\n" in text
+
+
+def test_a_release_too_small_to_show_is_a_part_and_not_in_the_sentence() -> None:
+    left = RELEASED["most_bytes"] + MIB
+    report = explain(some_facts(DeviceKind.CPU, **RELEASED | {"cap_left_bytes": left}))
+    assert "84.3 MiB were allocated in the heap, 77.2 MiB outside it, and 195 MiB more" in report.why
+    assert "1.00 MiB  in use at the failure" in render(report)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"most_bytes": 0, "error_bytes": 0, "least_bytes": 0},
+        {"most_bytes": None, "error_bytes": None, "least_bytes": None},
+        {"cap_left_bytes": 204_799_000},
+        {"cap_left_bytes": None},
+        {"device_free_bytes": 150 * MIB},
+        {"cap_bytes": None},
+    ],
+)
+def test_nothing_was_released_where_the_cap_need_not_have_refused_what_fits(other: dict[str, Any]) -> None:
+    assert released_bytes(some_facts(DeviceKind.CPU, **RELEASED | other)) == 0
+
+
+@given(st.integers(1, 90 * GIB))
+def test_what_was_released_at_least_is_printed_as_no_more(size_bytes: int) -> None:
+    left = RELEASED["most_bytes"] + size_bytes
+    facts = some_facts(DeviceKind.CPU, **RELEASED | {"cap_bytes": 95 * GIB, "cap_left_bytes": left})
+    facts = facts._replace(held=facts.held._replace(device_total_bytes=200 * GIB))
+    released = released_bytes(facts)
+    number, unit = words.size(released).replace(",", "").split()
+    printed = float(number) * 1024 ** ("B", "KiB", "MiB", "GiB").index(unit)
+    assert 0.99 * size_bytes <= released <= printed + 1
+    assert printed <= size_bytes
 
 
 def test_a_cap_on_a_gpu_is_divided_by_where_free_memory_lies() -> None:

@@ -4,14 +4,17 @@ Coverage of the limits: on a GPU the cap covers reserved memory, and the device 
 other processes; on the CPU a cap (RLIMIT_DATA) covers all data of the process, and the machine is shared.
 """
 
+from math import floor, log10
 from typing import NamedTuple
 
 from harness.analysis.oom.limits import exceeds_device
-from harness.analysis.oom.report import MemoryAtFailure
+from harness.analysis.oom.report import MemoryAtFailure, OomFacts
 from harness.records.run import DeviceKind
 
 # As a share of the limit: sizes are printed with three digits, so a smaller rest is invisible in their sum.
 LEAST_REST = 0.005
+# Significant digits of `harness.words.size`.
+_DIGITS = 3
 
 
 class BudgetPart(NamedTuple):
@@ -22,9 +25,35 @@ class BudgetPart(NamedTuple):
     size_bytes: int
 
 
-def budget(memory: MemoryAtFailure, device: DeviceKind) -> tuple[BudgetPart, ...]:
+def released_bytes(facts: OomFacts) -> int:
+    """Return a lower bound of the memory that the failed step released before memory was read, under a cap
+    on the CPU; 0 if there is no evidence of any.
+
+    The error unwinds the failing frames, which frees their temporaries. Where the request fits into the free
+    memory as read, the difference was in use when the cap refused it. Rounded down to the digits in which it
+    is printed.
+    """
+    memory, request = facts.held, facts.asked.most_bytes
+    if facts.device is not DeviceKind.CPU or not memory.is_capped or memory.cap_left_bytes is None:
+        return 0
+    # A request beyond the machine's free memory may have been refused by the machine.
+    if not request or memory.device_free_bytes is None or request > memory.device_free_bytes:
+        return 0
+    return _rounded_down(memory.cap_left_bytes - request)
+
+
+def _rounded_down(size_bytes: int) -> int:
+    """Round down so that `harness.words.size` does not print more; 0 if negative."""
+    if size_bytes <= 0:
+        return 0
+    unit = 1 << (size_bytes.bit_length() - 1) // 10 * 10
+    scale = 10.0 ** (_DIGITS - 1 - floor(log10(size_bytes / unit)) if unit > 1 else 0)
+    return floor(floor(size_bytes / unit * scale) / scale * unit)
+
+
+def budget(memory: MemoryAtFailure, device: DeviceKind, released: int = 0) -> tuple[BudgetPart, ...]:
     """Return parts that sum to `memory.limit_bytes`; empty if the limit is unknown. The last part contains
-    what could not be read, and its name lists the candidates."""
+    what could not be read, and its name lists the candidates. `released` is that of `released_bytes`."""
     limit_bytes = memory.limit_bytes
     if limit_bytes is None:
         return ()
@@ -33,7 +62,8 @@ def budget(memory: MemoryAtFailure, device: DeviceKind) -> tuple[BudgetPart, ...
     if memory.allocated_bytes is None:
         parts, unknown = [], ["allocated memory"]
     parts += _unused(memory, on_cpu)
-    outside_parts, outside_unknown = _outside(memory, on_cpu, sum(part.size_bytes for part in parts))
+    inside = sum(part.size_bytes for part in parts)
+    outside_parts, outside_unknown = _outside(memory, on_cpu, inside, released)
     parts = [part for part in (*parts, *outside_parts) if part.size_bytes]
     rest = limit_bytes - sum(part.size_bytes for part in parts)
     if abs(rest) < LEAST_REST * limit_bytes and not (rest and not parts):
@@ -82,7 +112,9 @@ def _unused(memory: MemoryAtFailure, on_cpu: bool) -> list[BudgetPart]:
     return [*parts, BudgetPart("reserved but unallocated", unused)]
 
 
-def _outside(memory: MemoryAtFailure, on_cpu: bool, inside: int) -> tuple[list[BudgetPart], list[str]]:
+def _outside(
+    memory: MemoryAtFailure, on_cpu: bool, inside: int, released: int
+) -> tuple[list[BudgetPart], list[str]]:
     """Return the parts outside the allocator, and the names of those that are unknown. `inside` is the
     allocator's memory in bytes."""
     assert memory.limit_bytes is not None
@@ -97,7 +129,13 @@ def _outside(memory: MemoryAtFailure, on_cpu: bool, inside: int) -> tuple[list[B
         name = "outside the heap: Python's own pools, stacks"
         if outside < 0:
             name = "excess: in memory that was free before the run, which the cap does not count"
-        return [BudgetPart(name, outside), BudgetPart("free under the cap", left)], []
+        if not released:
+            return [BudgetPart(name, outside), BudgetPart("free under the cap", left)], []
+        return [
+            BudgetPart(name, outside),
+            BudgetPart("in use at the failure, released before this reading (at least)", released),
+            BudgetPart("free under the cap at the failure (at most)", left - released),
+        ], []
     parts, unknown = [], []
     for name, size in (
         ("this process outside the allocator", _process_outside(memory, inside)),

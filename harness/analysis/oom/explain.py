@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from harness import words
+from harness.analysis.oom.budget import LEAST_REST, released_bytes
 from harness.analysis.oom.fit import counterfactuals
 from harness.analysis.oom.limits import (
     exceeds_device,
@@ -203,7 +204,11 @@ def _too_big(facts: OomFacts) -> str:
 
 def _allocated_and_requested(facts: OomFacts) -> str:
     allocated, most = facts.held.allocated_bytes, facts.asked.most_bytes
-    used = "" if allocated is None else f"{words.size(allocated)} were allocated{_outside(facts)}"
+    used = (
+        ""
+        if allocated is None
+        else f"{words.size(allocated)} were allocated{_outside(facts)}{_released(facts)}"
+    )
     requested = "" if most is None else f"{_requested_size(facts)} more requested"
     text = " and ".join(part for part in (used, requested) if part)
     if not text:
@@ -220,6 +225,15 @@ def _outside(facts: OomFacts) -> str:
     outside_bytes = memory.cap_bytes - memory.cap_left_bytes - (memory.reserved_bytes or memory.cap_bytes)
     is_much = memory.is_capped and outside_bytes >= LEAST_OUTSIDE_SHARE * memory.cap_bytes
     return f" in the heap, {words.size(outside_bytes)} outside it," if is_much else ""
+
+
+def _released(facts: OomFacts) -> str:
+    """Return a clause on the memory that the failed step released before memory was read; empty if too little
+    to show in the sum."""
+    released, comma = released_bytes(facts), "" if _outside(facts) else ","
+    if released <= LEAST_REST * (facts.held.cap_bytes or 0):
+        return ""
+    return f"{comma} at least {words.size(released)} more until temporaries were released,"
 
 
 def _requested_size(facts: OomFacts) -> str:
