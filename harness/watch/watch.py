@@ -187,7 +187,13 @@ class Watch:
             stack.enter_context(self._outcome.recording(steps.subject))
             stack.callback(steps.close)
             all_jobs = [
-                *open_jobs(stack, self._instruments, training, lambda: steps.controller.is_paused),
+                *open_jobs(
+                    stack,
+                    self._instruments,
+                    training,
+                    lambda: steps.controller.is_paused,
+                    lambda: steps.snapshots.hunt_result,
+                ),
                 *jobs,
             ]
             context.journal.set_state(RunState.RUNNING, "Training.", timeout_s=0)

@@ -9,9 +9,11 @@ import pytest
 
 from harness.analysis.leak.detector import LeakDetector
 from harness.analysis.leak.headroom import Limits
+from harness.analysis.leak.wording import BESIDE_TENSORS
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import EventKind, EventRow, Severity, StepRow
 from harness.store.inserts import Row
+from harness.watch.capture.hunting import HuntResult
 from harness.watch.guard import FailureGuard
 from harness.watch.jobs.leaks import (
     EARLY_READS,
@@ -36,6 +38,7 @@ class Bench:
         """Of so many steps one has the memory of live tensors."""
         self.rows: list[Row] = []
         self.messages: list[str] = []
+        self.hunt_result: HuntResult | None = None
         self.collected = 0
         self.step = 0
         self._garbage_bytes = garbage_bytes
@@ -52,6 +55,7 @@ class Bench:
             lambda: Limits(10 * GIB, 20 * GIB),
             on_leak=self.messages.append,
             collect_garbage=self._collect,
+            hunt_result=lambda: self.hunt_result,
         )
 
     def _collect(self) -> None:
@@ -103,6 +107,25 @@ def test_growth_near_the_limit_is_written_with_the_steps_left_before_it_is_calle
     assert verdicts[1][1] == pytest.approx(left - bench.leaks()[1].step, abs=2)
     assert len(verdicts) == 2
     assert bench.events() == []
+
+
+def test_a_hunt_that_found_other_memory_than_tensors_is_the_cause_of_the_leak_at_once() -> None:
+    bench = Bench()
+    bench.train(200, MIB)
+    assert bench.leaks()[-1].verdict == LeakVerdict.LEAK
+    assert bench.leaks()[-1].cause is None
+    written = len(bench.leaks())
+    bench.hunt_result = HuntResult(200, is_beside_tensors=True)
+    bench.train(10, MIB)
+    assert [row.cause for row in bench.leaks()[written:]] == [BESIDE_TENSORS]
+
+
+@pytest.mark.parametrize("result", [HuntResult(200, False), HuntResult(-1, True)])
+def test_a_hunt_that_found_tensors_or_was_before_the_growth_is_no_cause(result: HuntResult) -> None:
+    bench = Bench()
+    bench.hunt_result = result
+    bench.train(400, MIB)
+    assert {row.cause for row in bench.leaks()} == {None}
 
 
 def test_a_leak_is_told_once_with_its_figures() -> None:

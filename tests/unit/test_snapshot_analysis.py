@@ -7,6 +7,7 @@ from harness.analysis.memory.snapshots import (
     by_category,
     change_cells,
     compare,
+    heap_sentence,
     site_cells,
     suspect_sentence,
     suspects,
@@ -58,6 +59,36 @@ def test_the_sentence_names_the_first_suspect() -> None:
     nothing = "No allocation site retained 1.00 KiB or more from 10 steps."
     assert suspect_sentence([a_row(grown_bytes=0)], 12) == nothing
     assert suspect_sentence([a_row(grown_bytes=40, grown_blocks=10)], 12) == nothing
+
+
+def test_other_sites_retained_less_only_where_they_did() -> None:
+    rows = [a_row("a", grown_bytes=4096), a_row("b", grown_bytes=4096), a_row("c", grown_bytes=2048)]
+    assert suspect_sentence(rows, 12).endswith("allocated at a, and at 2 other sites.")
+    assert suspect_sentence(rows[1:], 12).endswith("allocated at b, and less at 1 other site.")
+
+
+def heap(*growth_kib: int) -> list[int | None]:
+    """The heap after each step: it grew by so much from step to step."""
+    return [100 * MIB + 1024 * sum(growth_kib[:steps]) for steps in range(len(growth_kib) + 1)]
+
+
+def test_growth_of_the_heap_that_no_tensor_explains_is_named() -> None:
+    assert heap_sentence([], heap(70, *[33] * 10)) == (
+        "In 10 steps the heap grew by 33.0 KiB per step, and live tensors of torch by 0 B: what grows is "
+        "NumPy arrays, bytes or a library's memory."
+    )
+    few = heap_sentence([a_row(grown_bytes=10 * 2048)], heap(70, *[33] * 10))
+    assert few is not None
+    assert "live tensors of torch by 2.00 KiB" in few
+
+
+def test_growth_of_the_heap_is_not_named_where_tensors_or_the_tracking_explain_it() -> None:
+    assert heap_sentence([a_row(grown_bytes=10 * 32 * 1024)], heap(70, *[33] * 10)) is None
+    assert heap_sentence([], heap(70, *[7] * 10)) is None
+    assert heap_sentence([], heap(70, *[0] * 5, 4000, *[0] * 4)) is None
+    assert heap_sentence([], heap(70)) is None
+    assert heap_sentence([], []) is None
+    assert heap_sentence([], [*heap(70, *[33] * 10), None]) is None
 
 
 def test_rows_have_a_cell_for_each_heading() -> None:

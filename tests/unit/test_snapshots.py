@@ -1,14 +1,16 @@
 """Snapshots of a live run: when they are taken, what they answer, and what they leave behind."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.cuda import _memory_viz
 
+from harness.device.cpu.heap import in_use, open_heap
 from harness.device.protocol import AllocatorReading
 from harness.records.memory import (
     AllocationRow,
@@ -127,6 +129,33 @@ def test_its_categories_sum_to_what_is_explained_and_weights_are_the_parameters(
     assert row.allocated_bytes >= row.explained_bytes
     weights = sum(s.held_bytes for s in sites if s.category == MemoryCategory.WEIGHTS)
     assert weights == parameter_bytes(bench)
+
+
+@pytest.mark.parametrize("array", [lambda: np.ones(16_384), lambda: bytes(131_072), lambda: None])
+def test_the_hunt_says_where_the_heap_grows_by_other_memory_than_tensors(
+    bench: Bench, array: Callable[[], object]
+) -> None:
+    heap = open_heap()
+    if heap is None:
+        pytest.skip("malloc cannot be read here")
+    device = bench.context.device
+    device.read_allocator = lambda: AllocatorReading(in_use(heap.info()), 0, 0, 0, 0, 1)  # type: ignore[method-assign]
+    retained: list[object] = []
+    forward = bench.workload.forward
+
+    def leaky(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        retained.append(array())
+        return forward(inputs, targets)
+
+    bench.workload.forward = leaky
+    bench.run(8)
+    LeakHunt(bench.inbox, lambda: True).on_leak("it leaks")
+    bench.run(20)
+    message, result = bench.snapshot_rows[-1].message, bench.snapshots.hunt_result
+    assert result is not None
+    assert result.is_beside_tensors is (array() is not None)
+    assert message.startswith("In 10 steps the heap grew by 12") is (array() is not None)
+    assert ("No allocation site" in message) is (array() is None)
 
 
 def test_a_list_that_keeps_tensors_is_the_first_suspect(bench: Bench) -> None:

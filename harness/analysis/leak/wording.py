@@ -18,6 +18,11 @@ _CPU_NAMES = _GPU_NAMES | {
     LeakSeries.FRAGMENTATION: "free memory in the heap that is not returned to the system",
     LeakSeries.HOST: "the process's memory outside the heap's live objects",
 }
+# The cause of growth of live memory on the CPU if a hunt found no tensors that explain it.
+BESIDE_TENSORS = (
+    "The heap grows, live tensors of torch do not: usually NumPy arrays, bytes or a library's memory that is "
+    "appended and never removed, such as a cache, decoded samples or records of each step."
+)
 _SMALL_BYTES = 32 * 2**10
 # Two sizes are similar if their ratio is within these limits.
 _SIMILAR = 0.5, 2.0

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from harness.records.run import CommandKind, CommandRow
 from harness.watch.inbox import Inbox
@@ -11,6 +12,13 @@ from harness.watch.inbox import Inbox
 SOURCE = "the leak detector"
 STEPS = 12
 AGAIN_AFTER_S = 600.0
+
+
+class HuntResult(NamedTuple):
+    """Result of a hunt that ended at `step`: whether the CPU's heap grew by more than tensors explain."""
+
+    step: int
+    is_beside_tensors: bool
 
 
 class LeakHunt:

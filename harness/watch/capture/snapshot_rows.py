@@ -7,7 +7,7 @@ from statistics import median
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.memory.snapshots import LEAST_GROWN_BYTES, by_category, suspect_sentence
+from harness.analysis.memory.snapshots import LEAST_GROWN_BYTES, by_category, heap_sentence, suspect_sentence
 from harness.device.allocated import allocated_bytes
 from harness.device.protocol import AllocatorReading
 from harness.records.memory import AllocationRow, ModuleMemoryRow, SnapshotReason, SnapshotRow
@@ -24,7 +24,8 @@ _SHOWN_CATEGORIES = 4
 
 class SnapshotWindow(NamedTuple):
     """The conditions of a snapshot. `residual_bytes` is memory allocated before it without a known tensor;
-    `last_step` is its last step; durations are in nanoseconds."""
+    `last_step` is its last step; durations are in nanoseconds. `heap_bytes` is what was allocated on the
+    CPU's heap after each step; empty on other devices."""
 
     reason: SnapshotReason
     method: str
@@ -34,14 +35,17 @@ class SnapshotWindow(NamedTuple):
     residual_bytes: int | None
     took_ns: int
     command_id: str | None
+    heap_bytes: list[int | None]
 
 
 class SnapshotRows(NamedTuple):
-    """The rows of a snapshot, in the order of writing."""
+    """The rows of a snapshot, in the order of writing. `heap_growth` is a sentence on growth of the CPU's
+    heap that no tensor explains."""
 
     allocations: list[AllocationRow]
     modules: list[ModuleMemoryRow]
     snapshot: SnapshotRow
+    heap_growth: str | None = None
 
 
 class SnapshotWriter:
@@ -98,8 +102,9 @@ class SnapshotWriter:
         allocated = None if residual is None else summary.explained_bytes + residual
         file = self._captures / f"snapshot-{number}.pickle"
         written, problem = self._write(file, followed)
+        heap_growth = _heap_growth(window, summary.rows, followed)
         notes = [
-            _sentence(window, summary.rows, allocated, summary.explained_bytes, followed.graphs),
+            _sentence(window, summary.rows, allocated, summary.explained_bytes, followed.graphs, heap_growth),
             followed.note,
             problem,
         ]
@@ -125,6 +130,7 @@ class SnapshotWriter:
             summary.rows,
             module_memory_rows(number, self._training.model, tensor_sizes, followed.activation_bytes),
             row,
+            heap_growth,
         )
 
     def _write(self, file: Path, followed: TrackingResult) -> tuple[WrittenFile | None, str]:
@@ -156,12 +162,21 @@ def _slowdown(window: SnapshotWindow) -> float | None:
     return median(window.steps_ns) / max(1, median(window.ordinary_ns))
 
 
+def _heap_growth(window: SnapshotWindow, rows: list[AllocationRow], followed: TrackingResult) -> str | None:
+    """Return the sentence on growth of the heap in the hunt for a leak; None where the nodes of
+    retained graphs, which are on the heap, explain it, or where not every tensor was tracked."""
+    if window.reason is not SnapshotReason.LEAK or followed.graphs is not None or followed.note:
+        return None
+    return heap_sentence(rows, window.heap_bytes)
+
+
 def _sentence(
     window: SnapshotWindow,
     rows: list[AllocationRow],
     allocated: int | None,
     explained: int,
     graphs: RetainedGraphs | None,
+    heap_growth: str | None,
 ) -> str:
     steps = len(window.steps_ns)
     is_growing = any((row.grown_bytes or 0) >= LEAST_GROWN_BYTES for row in rows)
@@ -171,7 +186,9 @@ def _sentence(
         parts.append(
             f"In {words.plural(steps, 'step')} at most {words.size(peak)} were allocated: {_parts(rows)}."
         )
-    if is_growing or (window.reason is SnapshotReason.LEAK and graphs is None):
+    if heap_growth is not None:
+        parts.append(heap_growth)
+    if is_growing or (window.reason is SnapshotReason.LEAK and graphs is None and heap_growth is None):
         parts.append(suspect_sentence(rows, steps))
     if graphs is not None:
         parts.append(graphs_sentence(graphs))

@@ -14,11 +14,12 @@ from harness.device.allocated import allocated_bytes
 from harness.device.protocol import AllocatorReading
 from harness.errors import StepscopeError
 from harness.records.memory import SnapshotReason
-from harness.records.run import CommandKind, CommandRow, CommandState, StepFlag
+from harness.records.run import CommandKind, CommandRow, CommandState, DeviceKind, StepFlag
 from harness.tracking.history import AllocatorHistory
 from harness.tracking.owners import OwnedSize, sizes
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.capture.hunting import SOURCE as HUNTER
+from harness.watch.capture.hunting import HuntResult
 from harness.watch.capture.snapshot_rows import SnapshotRows, SnapshotWindow, SnapshotWriter, event
 from harness.watch.capture.tracker import Tracker
 from harness.watch.context import RunContext
@@ -50,6 +51,7 @@ class _Open:
     request: SnapshotRequest
     ordinary_ns: list[int] = field(default_factory=list)
     steps_ns: list[int] = field(default_factory=list)
+    heap_bytes: list[int | None] = field(default_factory=list)
     is_following: bool = False
     residual_bytes: int | None = None
     took_ns: int = 0
@@ -63,6 +65,7 @@ class Snapshots(StepAction):
 
     Attributes:
         live_allocations: live allocations by site while allocations are followed; from any thread.
+        hunt_result: what the newest hunt for a leak found beside tensors; None before it.
     """
 
     commands = frozenset({CommandKind.SNAPSHOT})
@@ -91,6 +94,7 @@ class Snapshots(StepAction):
         self._open: _Open | None = None
         self._counted: tuple[list[OwnedSize], AllocatorReading, int] | None = None
         self._awaited: Wrapped | None = None
+        self.hunt_result: HuntResult | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -175,6 +179,8 @@ class Snapshots(StepAction):
             return
         self._tracker.end_step()
         current.steps_ns.append(took_ns)
+        if self._device.facts.kind is DeviceKind.CPU:
+            current.heap_bytes.append(allocated_bytes(self._device.read_allocator()))
         if len(current.steps_ns) >= current.request.steps or not self._tracker.is_attached:
             self._close(step)
 
@@ -212,9 +218,12 @@ class Snapshots(StepAction):
             current.residual_bytes,
             current.took_ns + self._clock_ns() - began_ns,
             current.request.command_id,
+            current.heap_bytes,
         )
         rows = self._writer.sum_up(followed, tensor_sizes, window, reserved)
         self._open = None
+        if current.request.reason is SnapshotReason.LEAK:
+            self.hunt_result = HuntResult(step - 1, rows.heap_growth is not None)
         self._put(rows)
         self._journal.put(event(rows.snapshot, current.request.command_id))
         if current.request.command_id is not None:

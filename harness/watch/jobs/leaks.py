@@ -14,12 +14,14 @@ from typing import NamedTuple
 import psutil
 
 from harness import words
+from harness.analysis.leak import wording
 from harness.analysis.leak.detector import CALM, RISING, LeakDetector, ReadingFilter
 from harness.analysis.leak.growth import LEAST_RISE
 from harness.analysis.leak.headroom import Limits
 from harness.device.host.probe import rss_of
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import DeviceKind, EventKind, EventRow, Severity, StepRow
+from harness.watch.capture.hunting import HuntResult
 from harness.watch.context import RunContext
 
 READ_PERIOD_S = 0.125
@@ -101,9 +103,10 @@ class LeakWatch:
         *,
         on_leak: Callable[[str], None] = lambda _message: None,
         collect_garbage: Callable[[], object] | None = None,
+        hunt_result: Callable[[], HuntResult | None] = lambda: None,
     ) -> None:
         """`on_leak` is called once, with the message, at the first leak of live tensors. `collect_garbage` is
-        called once, at their first verdict "watch"."""
+        called once, at their first verdict "watch". `hunt_result` returns the result of the newest hunt."""
         self._detector = detector
         self._readings = readings
         self._read_host = read_host
@@ -113,6 +116,7 @@ class LeakWatch:
         self._last_step = last_step
         self._on_leak: Callable[[str], None] | None = on_leak
         self._collect_garbage = collect_garbage
+        self._hunt_result = hunt_result
         self._host_reads = 0
         self._before_collection: StepRow | None = None
         self._reported: dict[str, LeakRow] = {}
@@ -138,7 +142,15 @@ class LeakWatch:
             self._outages = outages
             self._detector.restart()
         self._detector.take(rows, limits)
-        return self._detector.judge(self._clock_ns(), limits)
+        return [self._with_hunt(row) for row in self._detector.judge(self._clock_ns(), limits)]
+
+    def _with_hunt(self, row: LeakRow) -> LeakRow:
+        """Return `row` with the cause that a hunt during its growth found."""
+        result, is_leak = self._hunt_result(), row.verdict == LeakVerdict.LEAK
+        if row.series != LeakSeries.ALLOCATED or not is_leak or result is None:
+            return row
+        is_cause = result.is_beside_tensors and result.step >= row.since_step
+        return row._replace(cause=wording.BESIDE_TENSORS) if is_cause else row
 
     def judge(self) -> None:
         """Judge, and write new verdicts."""
@@ -159,6 +171,8 @@ class LeakWatch:
     def _is_news(self, row: LeakRow) -> bool:
         reported = self._reported.get(row.series)
         if reported is None or reported.verdict != row.verdict:
+            return True
+        if reported.cause is None and row.cause is not None:
             return True
         if row.verdict == LeakVerdict.LEAK or row.steps_to_oom is not None:
             return reported.steps_to_oom is None or row.t_ns - reported.t_ns >= AGAIN_NS
@@ -246,6 +260,7 @@ def open_leak_watch(
     worker_pids: Callable[[], Iterable[int]],
     cap_bytes: Callable[[], int | None],
     on_leak: Callable[[str], None] = lambda _message: None,
+    hunt_result: Callable[[], HuntResult | None] = lambda: None,
 ) -> LeakWatch:
     """Create the leak watch of a run: readings of its device and the host, against the cap in effect."""
     device = context.device
@@ -274,4 +289,5 @@ def open_leak_watch(
         limits,
         on_leak=on_leak,
         collect_garbage=collect_cycles,
+        hunt_result=hunt_result,
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 
 from harness.device.host.probe import HostProbe
-from harness.watch.capture.hunting import LeakHunt
+from harness.watch.capture.hunting import HuntResult, LeakHunt
 from harness.watch.instruments import Instruments
 from harness.watch.jobs.device_sources import open_memory_share, open_sources
 from harness.watch.jobs.leaks import READ_PERIOD_S, open_leak_watch
@@ -20,9 +20,14 @@ SAMPLE_PERIOD_S = 1.0
 
 
 def open_jobs(
-    stack: ExitStack, instruments: Instruments, training: Training, is_paused: Callable[[], bool]
+    stack: ExitStack,
+    instruments: Instruments,
+    training: Training,
+    is_paused: Callable[[], bool],
+    hunt_result: Callable[[], HuntResult | None],
 ) -> list[Job]:
-    """Create the jobs that read memory, devices and host; `stack` closes their sources."""
+    """Create the jobs that read memory, devices and host; `stack` closes their sources. `hunt_result` returns
+    the result of the newest hunt for a leak."""
     context, device = instruments.context, instruments.context.device
     sources = [stack.enter_context(closing(source)) for source in open_sources(context)]
     telemetry = TelemetryRecorder(context, sources, HostProbe(training.worker_pids))
@@ -34,6 +39,7 @@ def open_jobs(
         training.worker_pids,
         lambda: training.settings.memory_cap_bytes,
         hunt.on_leak,
+        hunt_result,
     )
     find_cause = line_of_this_thread() if training.computes_between_calls else dump_stacks
     stall = StallWatch(context, is_paused, training.settings.stall_after_s, find_cause)
