@@ -22,7 +22,12 @@ _MARK = "stepscope"
 _NEWEST_STEPS = 2
 # Nodes visited from one tensor: a sum of losses is right next to the newest of them.
 _MOST_NODES = 256
-_LONGEST_WALK_NS = 500_000_000
+# Processor time of the search, and wall time: on a busy machine a thread may wait for most of it.
+_LONGEST_WALK_NS, _LONGEST_WAIT_NS = 500_000_000, 5_000_000_000
+# Tensors examined whatever the time: the one that retains the graphs is among the youngest.
+_LEAST_TENSORS = 32
+# Of CPython's garbage collector, the youngest first; in Python 3.14 the second is empty.
+_GENERATIONS = range(3)
 
 
 class _Mark:
@@ -39,7 +44,14 @@ class _Marked(NamedTuple):
 class GraphWatch:
     """Marks the losses of tracked steps. Used on the training thread."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        cpu_ns: Callable[[], int] = time.thread_time_ns,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """`cpu_ns` is the processor time of this thread."""
+        self._cpu_ns = cpu_ns
+        self._clock_ns = clock_ns
         self._steps: list[list[_Marked]] = [[]]
 
     def begin(self) -> None:
@@ -62,17 +74,35 @@ class GraphWatch:
     def retained(self, site_of: Callable[[Tensor], str | None]) -> RetainedGraphs | None:
         """Return the live graphs of all steps except the newest two; None without any. `site_of` returns a
         tensor's allocation site. The search for the tensor that retains them visits Python's objects, which
-        takes at most some tenths of a second."""
+        takes at most some tenths of a second of processor time."""
         ended = [step for step in self._steps if step][:-_NEWEST_STEPS]
         alive = [[one for one in step if one.mark() is not None] for step in ended]
         retained = [step for step in alive if step]
         if not retained:
             return None
         sequences = {one.sequence for step in self._steps for one in step if one.mark() is not None}
-        referrer = next(_referrers(sequences), None)
+        referrer = next(self._referrers(sequences), None)
         if referrer is None:
             return RetainedGraphs(len(retained), len(ended))
         return RetainedGraphs(len(retained), len(ended), _operation(referrer), site_of(referrer))
+
+    def _referrers(self, sequences: set[int]) -> Iterator[Tensor]:
+        """Yield tensors from whose graph one of these nodes is reachable, the youngest first."""
+        cpu_end_ns, end_ns = self._cpu_ns() + _LONGEST_WALK_NS, self._clock_ns() + _LONGEST_WAIT_NS
+        is_tensor: dict[type, bool] = {}
+        examined = 0
+        for thing in _objects():
+            kind = type(thing)
+            if kind not in is_tensor:
+                is_tensor[kind] = issubclass(kind, Tensor)
+            if not is_tensor[kind] or thing.grad_fn is None:
+                continue
+            examined += 1
+            is_late = self._cpu_ns() > cpu_end_ns or self._clock_ns() > end_ns
+            if is_late and examined > _LEAST_TENSORS:
+                return
+            if _reaches(thing.grad_fn, sequences):
+                yield thing
 
 
 def _operation(tensor: Tensor) -> str | None:
@@ -81,20 +111,11 @@ def _operation(tensor: Tensor) -> str | None:
     return None if node is None else node.name().partition("Backward")[0]
 
 
-def _referrers(sequences: set[int]) -> Iterator[Tensor]:
-    """Yield tensors from whose graph one of these nodes is reachable."""
-    give_up_ns = time.monotonic_ns() + _LONGEST_WALK_NS
-    is_tensor: dict[type, bool] = {}
-    for thing in reversed(gc.get_objects()):  # The tensor is probably recent.
-        kind = type(thing)
-        if kind not in is_tensor:
-            is_tensor[kind] = issubclass(kind, Tensor)
-        if not is_tensor[kind] or thing.grad_fn is None:
-            continue
-        if time.monotonic_ns() > give_up_ns:
-            return
-        if _reaches(thing.grad_fn, sequences):
-            yield thing
+def _objects() -> Iterator[Any]:
+    """Yield Python's container objects, the youngest first. A generation lists its newest last, and
+    `gc.get_objects()` without an argument the youngest generation first."""
+    for generation in _GENERATIONS:
+        yield from reversed(gc.get_objects(generation))
 
 
 def _reaches(node: Any, sequences: set[int]) -> bool:

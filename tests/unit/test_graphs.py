@@ -1,5 +1,6 @@
 """Autograd graphs that outlive their step are found, with the line that made the tensor that holds them."""
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ from tests.train_factories import SteppedRun
 STEPS = 6
 
 
-def watched(use: Callable[[Tensor], object]) -> GraphWatch:
+def watched(use: Callable[[Tensor], object], watch: GraphWatch | None = None) -> GraphWatch:
     """A watch after some steps of a model of one layer, each loss put to `use`."""
-    model, watch = torch.nn.Linear(4, 2), GraphWatch()
+    model, watch = torch.nn.Linear(4, 2), watch or GraphWatch()
     for _ in range(STEPS):
         loss = model(torch.ones(3, 4)).sum()
         watch.note(loss)
@@ -46,6 +47,35 @@ def test_losses_that_are_added_up_keep_every_graph() -> None:
     assert result is not None
     assert (result.retained, result.steps) == (STEPS - 2, STEPS - 2)
     assert (result.operation, result.site) == ("Add", "here")
+
+
+@pytest.mark.parametrize("slow_clock", ["cpu_ns", "clock_ns"])
+def test_the_youngest_tensors_are_examined_however_late_it_is(slow_clock: str) -> None:
+    weight = torch.ones(2, requires_grad=True)
+    old = [weight * 2 for _ in range(100)]
+    gc.collect()
+    gc.disable()
+    try:
+        metric, minutes = Metric(), iter(range(0, 10**15, 60 * 10**9))
+        watch = watched(metric.add, GraphWatch(**{slow_clock: lambda: next(minutes)}))
+        result = watch.retained(lambda tensor: "here" if tensor is metric.total else None)
+    finally:
+        gc.enable()
+    assert len(old) == 100
+    assert result is not None
+    assert (result.operation, result.site) == ("Add", "here")
+
+
+def test_the_search_ends_late_without_the_tensor() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    losses: list[Tensor] = []
+    minutes = iter(range(0, 10**15, 60 * 10**9))
+    watch = watched(losses.append, GraphWatch(cpu_ns=lambda: next(minutes)))
+    younger = [weight * 2 for _ in range(100)]
+    result = watch.retained(lambda _tensor: "a site")
+    assert len(younger) == 100
+    assert result is not None
+    assert (result.retained, result.operation, result.site) == (STEPS - 2, None, None)
 
 
 def test_losses_that_are_collected_keep_every_graph() -> None:
