@@ -17,6 +17,7 @@ from harness.analysis.leak.growth import (
     Judgment,
 )
 from harness.analysis.leak.headroom import NO_LIMITS, Headroom, Limits
+from harness.analysis.leak.refill import Refill
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import MAX_SHARED_READING_NS, RECORDED_FLAGS, StepRow
 
@@ -72,6 +73,7 @@ class LeakDetector:
         self._on_cpu = on_cpu
         self._judges = {series: GrowthJudge() for series in LeakSeries}
         self._headroom = Headroom(on_cpu=on_cpu)
+        self._refill = Refill()
         self._transient: deque[int] = deque(maxlen=_TRANSIENT_STEPS)
         self._needs = GrowthJudge()
         self._version: int | None = None
@@ -109,7 +111,9 @@ class LeakDetector:
             self._add(LeakSeries.ALLOCATED, row.step, allocated)
             if self._on_cpu:
                 self._is_heap_measured = self._is_heap_measured or allocated is not None
-                self._add(LeakSeries.HOST, row.step, _less(rss, allocated) if self._is_heap_measured else rss)
+                outside = _less(rss, allocated) if self._is_heap_measured else rss
+                self._add(LeakSeries.HOST, row.step, outside)
+                self._refill.take(outside)
             else:
                 self._add(LeakSeries.HOST, row.step, rss)
                 if reserved is not None and reserved < AT_LIMIT * (limits.device_bytes or float("inf")):
@@ -121,8 +125,10 @@ class LeakDetector:
         workers_rss_bytes: int | None,
         heap_free_bytes: int | None,
         cap_left_bytes: int | None = None,
+        data_bytes: int | None = None,
     ) -> None:
-        """Add the RSS of the loader's workers and, on the CPU, free memory in the heap and under a cap."""
+        """Add the RSS of the loader's workers and, on the CPU, free memory in the heap and under a cap, and
+        the data outside live objects under a cap (see `Refill.take_data`)."""
         if not self._is_settled or step <= self._host_step:
             return
         self._host_step = step
@@ -130,6 +136,7 @@ class LeakDetector:
         self._headroom.take_heap(heap_free_bytes, cap_left_bytes)
         if self._on_cpu:
             self._add(LeakSeries.FRAGMENTATION, step, heap_free_bytes)
+            self._refill.take_data(step, data_bytes)
 
     def judge(self, t_ns: int, limits: Limits = NO_LIMITS) -> list[LeakRow]:
         """Return the verdict on every series with readings, the most specific first."""
@@ -144,6 +151,7 @@ class LeakDetector:
         }
         needs = self._needs.judge()
         judgments = {series: _without_need_growth(judgment, needs) for series, judgment in judgments.items()}
+        judgments[LeakSeries.HOST] = self._refill.without(judgments[LeakSeries.HOST])
         rising = {series for series, judgment in judgments.items() if judgment.verdict in RISING}
         if self._on_cpu:
             _attribute_to_holes(judgments)
@@ -161,6 +169,7 @@ class LeakDetector:
         for judge in self._judges.values():
             judge.restart()
         self._headroom.restart()
+        self._refill.restart()
         self._transient.clear()
         self._needs.restart()
 

@@ -18,6 +18,7 @@ from harness.analysis.leak import wording
 from harness.analysis.leak.detector import CALM, RISING, LeakDetector, ReadingFilter
 from harness.analysis.leak.growth import LEAST_RISE
 from harness.analysis.leak.headroom import Limits
+from harness.device.allocated import allocated_bytes
 from harness.device.host.probe import rss_of
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import DeviceKind, EventKind, EventRow, Severity, StepRow
@@ -52,11 +53,13 @@ _LABELS = {
 
 class HostReading(NamedTuple):
     """Host memory for the detector; each field is None where unknown. `heap_free_bytes` is free memory in the
-    CPU's heap, `cap_left_bytes` the memory available under a cap on the CPU."""
+    CPU's heap, `cap_left_bytes` the memory available under a cap on the CPU, and `data_bytes` what the cap
+    counts outside live objects, up to a constant."""
 
     workers_rss_bytes: int | None
     heap_free_bytes: int | None
     cap_left_bytes: int | None = None
+    data_bytes: int | None = None
 
 
 class Readings:
@@ -271,7 +274,9 @@ def open_leak_watch(
         if not on_cpu:
             return HostReading(workers.read(), None)
         heap = device.read_allocator()
-        return HostReading(workers.read(), heap.free_bytes, heap.cap_left_bytes)
+        left, live = heap.cap_left_bytes, allocated_bytes(heap)
+        data = None if left is None or live is None else -left - live
+        return HostReading(workers.read(), heap.free_bytes, left, data)
 
     def limits() -> Limits:
         cap = cap_bytes()
