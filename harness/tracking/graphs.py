@@ -20,7 +20,7 @@ _MARK = "stepscope"
 # Steps whose graphs may still be in use when the window ends, as in
 # `harness.tracking.tracked_blocks.retained_blocks`.
 _NEWEST_STEPS = 2
-# Nodes visited from one tensor: a sum of losses is right next to the newest of them.
+# Nodes visited from one tensor: a sum of losses is a few nodes from the newest of them.
 _MOST_NODES = 256
 # Processor time of the search, and wall time: on a busy machine a thread may wait for most of it.
 _LONGEST_WALK_NS, _LONGEST_WAIT_NS = 500_000_000, 5_000_000_000
@@ -80,7 +80,8 @@ class GraphWatch:
         retained = [step for step in alive if step]
         if not retained:
             return None
-        sequences = {one.sequence for step in self._steps for one in step if one.mark() is not None}
+        # Not those of the newest steps, which the script's own variable of the loss still refers to.
+        sequences = {one.sequence for step in retained for one in step}
         referrer = next(self._referrers(sequences), None)
         if referrer is None:
             return RetainedGraphs(len(retained), len(ended))

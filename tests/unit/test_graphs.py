@@ -78,6 +78,18 @@ def test_the_search_ends_late_without_the_tensor() -> None:
     assert (result.retained, result.operation, result.site) == (STEPS - 2, None, None)
 
 
+def test_the_newest_loss_is_not_the_tensor_that_retains_the_graphs() -> None:
+    metric = Metric()
+    watch = watched(metric.add)
+    loss = torch.nn.Linear(4, 2)(torch.ones(3, 4)).sum()
+    watch.note(loss)
+    watch.step_ended()
+    result = watch.retained(lambda tensor: "here" if tensor is metric.total else None)
+    assert loss.grad_fn is not None
+    assert result is not None
+    assert (result.operation, result.site) == ("Add", "here")
+
+
 def test_losses_that_are_collected_keep_every_graph() -> None:
     losses: list[Tensor] = []
     result = watched(losses.append).retained(lambda _tensor: None)
