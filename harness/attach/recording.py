@@ -1,14 +1,18 @@
-"""Settings of a script in the log that no person requested: its loader became known, or has other values than
-the one before; some settings cannot change."""
+"""What the log says of a script without a request: the size of its model, a loader that became known or has
+other values than the one before, and settings that cannot change."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
+from torch.nn.parameter import is_lazy
+
 from harness.attach.switches import ScriptSwitches
-from harness.records.run import EventKind, EventRow, SettingsRow, Severity
+from harness.attach.training import ScriptTraining
+from harness.records.run import EventKind, EventRow, ModelSizeRow, SettingsRow, Severity
 from harness.records.script import UnavailableSettingRow
 from harness.settings.spec import change_title
+from harness.tracking.owners import parameter_names
 from harness.watch import labels
 from harness.watch.context import RunContext
 
@@ -62,3 +66,11 @@ class Availability:
             version, settings = context.marks.begin_version(), json.dumps(switches.take_over({}))
             context.journal.put(SettingsRow(version, step, context.clock_ns(), settings, "{}", None))
             self.update()
+
+
+def record_size(context: RunContext, training: ScriptTraining) -> None:
+    """Write down the number of values that are trained, unless that of a lazy module is unknown yet."""
+    weights = parameter_names(training.model, training.optimizer)
+    if not any(map(is_lazy, weights)):
+        size = sum(weight.numel() for weight in weights if weight.requires_grad)
+        context.journal.put(ModelSizeRow(size))

@@ -10,7 +10,6 @@ from weakref import WeakSet
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
 from harness.attach.autocast import RegionState
@@ -36,16 +35,16 @@ from harness.attach.observation import Observation
 from harness.attach.passes import LoaderPass, OpenIterator
 from harness.attach.plain_observation import PlainObservation
 from harness.attach.plain_step import PlainStep
+from harness.attach.recording import record_size
 from harness.attach.remarks import Remarks
 from harness.attach.switches import ScriptSwitches
 from harness.attach.training import ScriptTraining
 from harness.device.cpu.device import CpuDevice
 from harness.device.find import open_device
 from harness.device.protocol import Device
-from harness.records.run import ModelSizeRow, SettingsRow
+from harness.records.run import SettingsRow
 from harness.settings import Settings
 from harness.store.folder import RunFolder
-from harness.tracking.owners import parameter_names
 from harness.watch.boundary import StepAction
 from harness.watch.inbox import Inbox
 from harness.watch.jobs.judging import Judging
@@ -319,7 +318,7 @@ class Session:
         watch = self._open_watch(device, settings, recorded)
         context = watch.context
         context.journal.put(SettingsRow(1, 1, 0, recorded, "{}", None))
-        self._record_size(watch, training)
+        record_size(watch.context, training)
         live = ScriptLiveSettings(context, switches, self._member and self._member.consent)
         # Entered before the steps, so that it ends after them, when the device is idle.
         self._stack.callback(self.remarks.close)
@@ -385,18 +384,11 @@ class Session:
         self._kinds.update(map(type, models))
         self._hooks.follow(models)
         assert self.watch is not None
-        self._record_size(self.watch, training)
+        record_size(self.watch.context, training)
         observation.availability.optimizers_found(observation.step)
         if self._member is not None:
             for replica in replicas(models):
                 observation.steps.follow_ranks(replica)
-
-    def _record_size(self, watch: Watch, training: ScriptTraining) -> None:
-        """Write down the number of values that are trained, unless that of a lazy module is unknown yet."""
-        weights = parameter_names(training.model, training.optimizer)
-        if not any(map(is_lazy, weights)):
-            size = sum(weight.numel() for weight in weights if weight.requires_grad)
-            watch.context.journal.put(ModelSizeRow(size))
 
     def _report(self, message: str) -> None:
         if self._observation is not None:
