@@ -33,6 +33,8 @@ class StepTracker:
         clock_ns: the clock.
         last_ns: the time of the newest event.
         is_updating: whether an optimizer steps: forward and backward passes are then those of its closure.
+        repeats_batch: whether a backward pass that begins is for the same batch as one before: in the closure
+            of an optimizer, or after another optimizer's update in the same step.
         has_batch: whether a loader returned a batch since the last step ended.
         has_evaluated: whether a model was called without training it, or a batch was loaded without
             gradients, since the last backward pass.
@@ -50,7 +52,7 @@ class StepTracker:
         self.last_ns = timer.end_ns
         # How deep the calls of loaders and of backward are nested. Only the outermost ones count.
         self._fetches = self._backwards = 0
-        self.is_updating = self._has_updated = False
+        self.is_updating = self.repeats_batch = False
         self.has_evaluated = False
         self._is_evaluating = False
         self.has_batch = False
@@ -165,7 +167,8 @@ class StepTracker:
 
     def update_began(self) -> None:
         """An optimizer steps; with a closure, it calls forward and backward itself."""
-        self.is_updating, self.has_evaluated, self._is_evaluating = True, False, False
+        self.is_updating = self.repeats_batch = True
+        self.has_evaluated = self._is_evaluating = False
         if self._timer.is_observing:
             now_ns = self.clock_ns()
             self._spent_ns[self._phase] += now_ns - self.last_ns
@@ -175,7 +178,7 @@ class StepTracker:
     def update_ended(self) -> None:
         """An optimizer has stepped, or a GradScaler skipped it. Where hooks of parameters have it step within
         the backward pass, that goes on, and the device's clock counts the update as a part of it."""
-        self.is_updating, self._has_updated = False, True
+        self.is_updating = False
         if self._timer.is_observing:
             now_ns = self.clock_ns()
             self._spent_ns[self._phase] += now_ns - self.last_ns
@@ -199,7 +202,7 @@ class StepTracker:
         self._phase = _OTHER
         self._fetches = self._backwards = 0
         self.has_evaluated = self._is_evaluating = self.has_batch = self.is_updating = False
-        self._has_updated = False
+        self.repeats_batch = False
         self.samples = None
         self.evaluation_ns = 0
         wait_end_ns = started_ns + wait_ns
@@ -217,12 +220,6 @@ class StepTracker:
             optimizer_end_ns,
             end_ns,
         )
-
-    @property
-    def repeats_batch(self) -> bool:
-        """Return whether a backward pass that begins now is for the same batch as one before: in the closure
-        of an optimizer, or after another optimizer's update in the same step."""
-        return self.is_updating or self._has_updated
 
     @property
     def is_in_backward(self) -> bool:

@@ -1,6 +1,8 @@
 """The variables of frames that hold memory, whatever a script keeps it in."""
 
 import sys
+import traceback
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -115,3 +117,20 @@ def test_only_the_largest_are_listed() -> None:
     assert [one.name for one in found] == ["one", "two", "three", "four", "five"]
     assert len(found) == MOST_VARIABLES
     assert found[0] == LiveVariable("one", found[0].site, 28_000, 1)
+
+
+def test_a_frame_keeps_nothing_because_it_was_read() -> None:
+    def fail() -> None:
+        kept = torch.ones(1_000)
+        alive.append(weakref.ref(kept))
+        raise MemoryError(len(kept))
+
+    alive: list[weakref.ref[Tensor]] = []
+    with pytest.raises(MemoryError) as raised:
+        fail()
+    frames = [frame for frame, _ in traceback.walk_tb(raised.value.__traceback__)]
+    found = largest_variables(frames, [1] * len(frames), "cpu", ())
+    assert "kept" in {one.name for one in found}
+    traceback.clear_frames(raised.value.__traceback__)
+    assert frames[-1].f_code is fail.__code__
+    assert alive[0]() is None

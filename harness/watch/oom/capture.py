@@ -37,7 +37,7 @@ from harness.tracking.frames import is_own, is_torch, shorten
 from harness.tracking.owners import owned_tensors, storage_bytes
 from harness.watch.oom.backward import reached
 from harness.watch.oom.errors import attempt
-from harness.watch.oom.variables import largest_variables
+from harness.watch.oom.variables import largest_variables, locals_of
 from harness.watch.training import Training, WatchSettings
 
 # Functions of torch's optimizers and of its scaler that return before the first weight changes: creation of
@@ -179,7 +179,7 @@ def _is_in_engine(frames: Sequence[FrameType]) -> bool:
 def _module_at(frame: FrameType) -> nn.Module | None:
     if "self" not in frame.f_code.co_varnames:
         return None
-    owner = frame.f_locals.get("self")
+    owner = locals_of(frame).get("self")
     return owner if isinstance(owner, nn.Module) else None
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from inspect import CO_OPTIMIZED
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -113,9 +114,19 @@ def is_kind_of(value: Any, kinds: Any) -> bool:
     return issubclass(type(value), kinds)
 
 
+def locals_of(frame: FrameType) -> dict[str, Any]:
+    """Return the variables of a frame. Until Python 3.13 a frame keeps what `f_locals` returns for as long as
+    it lives, and with it all memory of the failed step; a function's is a copy, which is emptied here."""
+    own = frame.f_locals
+    variables = dict(own)
+    if frame.f_code.co_flags & CO_OPTIMIZED and type(own) is dict:
+        own.clear()
+    return variables
+
+
 def _named(frame: FrameType) -> Iterator[tuple[str, Any]]:
     """Yield the variables of a frame, of objects each attribute: "kept", "net.history", "self.cache"."""
-    for name, value in list(frame.f_locals.items()):
+    for name, value in locals_of(frame).items():
         if name.startswith("__") or is_kind_of(value, _LEFT_OUT):
             continue
         if is_kind_of(value, nn.Module):
