@@ -55,6 +55,7 @@ def some_facts(device: DeviceKind = DeviceKind.CUDA, **values: Any) -> OomFacts:
         "static_bytes": None,
         "change": None,
         "leak": None,
+        "variables": (),
     }
     for name, value in values.items():
         (group,) = (group for group in (asked, held, facts) if name in group)

@@ -110,16 +110,17 @@ class StepLine(NamedTuple):
 
 
 def oom_lines(facts: OomFacts) -> list[OomAllocationLine]:
-    """Return the live memory at an OOM: by kind and module, then by allocation site, then by variable."""
+    """Return the live memory at an OOM: by variable, by kind and module, then by allocation site."""
     lines = [
         OomAllocationLine(one.held_bytes / _MIB, one.category, one.module or "", None)
         for one in facts.holders
     ]
     lines += [OomAllocationLine(one.held_bytes / _MIB, one.site, "", one.blocks) for one in facts.sites]
-    return lines + [
+    variables = [
         OomAllocationLine(one.held_bytes / _MIB, f"variable {one.name}", one.site, one.blocks)
         for one in facts.variables
     ]
+    return variables + lines
 
 
 def step_lines(facts: OomFacts) -> list[StepLine]:

@@ -27,8 +27,12 @@ _STEP_COLUMNS = {
 }
 _HOLDER_COLUMNS = {
     "held_mib": st.column_config.NumberColumn("Size, MiB", format="%.2f", help="When the allocation failed."),
-    "what": st.column_config.TextColumn("Kind or site", help="Kind of memory, or the allocation site."),
-    "where": st.column_config.TextColumn("Module", help="The part of the model it belongs to."),
+    "what": st.column_config.TextColumn(
+        "Kind or site", help="A variable of the script, a kind of memory, or the allocation site."
+    ),
+    "where": st.column_config.TextColumn(
+        "Module", help="The part of the model, or the frame of the variable."
+    ),
     "blocks": st.column_config.NumberColumn("Tensors", format="localized", help="Number of tensors."),
 }
 
@@ -163,7 +167,7 @@ def _tables(facts: OomFacts, at: int) -> None:
     lines = allocations.oom_lines(facts)
     left, right = st.columns(2, gap="large")
     with left:
-        st.markdown("**Live allocations**", help="The largest when the allocation failed, by kind or site.")
+        st.markdown("**Live allocations**", help="The largest when the allocation failed; the lines overlap.")
         if lines:
             table(
                 lines,

@@ -67,6 +67,8 @@ class StateEvidence(NamedTuple):
     # The final state that the process recorded outside of the log; None: it did not come to its end.
     reported_state: str | None = None
     reported_message: str = ""
+    # True if the script caught the newest stop, the first that it caught, and goes on.
+    is_stop_caught: bool = False
 
 
 class RunStatus(NamedTuple):
@@ -161,6 +163,13 @@ def _of_live(logged: RunState | None, evidence: StateEvidence) -> RunStatus:
         preparing = _BEFORE_TRAINING if evidence.is_script else "Preparing the model and its data."
         reported = evidence.reported_message if evidence.reported_state == RunState.LAUNCHING else ""
         return RunStatus(RunState.LAUNCHING, evidence.log_message or reported or preparing)
+    if evidence.is_stop_caught and logged is RunState.RUNNING:
+        return RunStatus(
+            logged,
+            f"Training{_at_step(evidence)}: the script caught the KeyboardInterrupt of the stop. Stop it "
+            "again: if it catches that too, its process is terminated.",
+            is_warning=True,
+        )
     default = {
         RunState.PAUSED: f"Paused{_at_step(evidence)}; its memory stays allocated.",
         RunState.STALLED: f"No step has finished for a while{_at_step(evidence)}; stacks are in its output.",

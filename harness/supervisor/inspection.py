@@ -62,6 +62,7 @@ def inspect_run(
         log = log._replace(problem=request.problem)
     age_s = heartbeat_age_s(folder.alive, now_unix_s)
     signs = read_vital_signs(folder.alive)
+    caught = caught_stops(signs, requested_unix_ns)
     evidence = StateEvidence(
         log_state=log.run.state if log.run is not None else None,
         log_message=log.run.state_message if log.run is not None else "",
@@ -74,7 +75,8 @@ def inspect_run(
         is_simulated=log.run is not None and bool(log.run.simulated),
         is_stop_requested=(requested_unix_ns is not None or own.is_stop_requested)
         # A script that has caught two is terminated.
-        and caught_stops(signs, requested_unix_ns) != 1,
+        and caught != 1,
+        is_stop_caught=caught == 1,
         last_step=log.last_step,
         output_tail=() if running or _has_outcome(log) else tuple(folder.output_tail(_TAIL_LINES)),
         log_problem=log.problem,

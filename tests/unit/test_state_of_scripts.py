@@ -47,3 +47,13 @@ def test_a_script_that_a_stop_has_ended_by_a_signal_is_killed_though_nobody_saw_
     )
     for other in (evidence._replace(is_stop_requested=False), evidence._replace(output_tail=())):
         assert derive_state(other).state is RunState.LOST
+
+
+def test_a_script_that_has_caught_a_stop_is_running_with_a_warning() -> None:
+    evidence = LIVE._replace(log_state=RunState.RUNNING, last_step=7, is_stop_caught=True)
+    assert derive_state(evidence) == (
+        RunState.RUNNING,
+        "Training at step 7: the script caught the KeyboardInterrupt of the stop. Stop it again: if it "
+        "catches that too, its process is terminated.",
+        True,
+    )

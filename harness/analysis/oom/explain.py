@@ -26,6 +26,8 @@ HUGE_SHARE = 0.25
 LEAST_LEAKED_SHARE = 0.25
 # As a share of a cap on the CPU, outside the heap: a run without a leak has about 0.01.
 LEAST_OUTSIDE_SHARE = 0.1
+# As a share of the limit, held by a variable.
+LEAST_VARIABLE_SHARE = 0.1
 # As a share of a cap on the CPU, in holes of the heap: more than a step's transient tensors leave between
 # retained blocks in the runs of the catalog.
 LEAST_HOLES_SHARE = 0.25
@@ -279,6 +281,12 @@ def _evidence(facts: OomFacts) -> list[str]:
         sentences.append(f"The device had {free} of {total} free.")
     if memory.others_bytes and not memory.is_capped:
         sentences.append(f"Other processes used {words.size(memory.others_bytes)} of it.")
+    if facts.variables and facts.variables[0].held_bytes >= LEAST_VARIABLE_SHARE * (memory.limit_bytes or 0):
+        largest = facts.variables[0]
+        sentences.append(
+            f"The variable {largest.name} in {largest.site} held {words.size(largest.held_bytes)}, in "
+            f"{words.plural(largest.blocks, 'object')}."
+        )
     if change is not None:
         ago = words.plural(change.steps_ago, "step") + " before the failure"
         when = ago if change.steps_ago else "the failed step was its first"
