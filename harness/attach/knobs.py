@@ -33,6 +33,8 @@ def declare(
     if name.lower() in SPECS:
         raise ValueError(f"{name!r} is a setting of Stepscope; choose another name.")
     low, high = bounds or (None, None)
+    if low is not None and high is not None and low > high:
+        raise ValueError(f"{name} cannot have the bounds ({low:g}, {high:g}); give the lower one first.")
     kind = _kind_of(name, default, (low, high), choices)
     setting = DeclaredSetting(name, kind, default, low, high, tuple(choices or ()), label or name)
     return setting._replace(default=setting.check(default))

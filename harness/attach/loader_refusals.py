@@ -42,7 +42,7 @@ def _size_refusal(loader: DataLoader[Any], newest: LoaderPass | None, changes_to
     if loader.batch_sampler is None:
         return "The loader has batch_size=None: the script's dataset decides on the size of its batches."
     if is_one_of_several() and not (changes_together and type(loader.sampler) is DistributedSampler):
-        return "The script trains in several processes, whose batches have to be of the same number."
+        return "The script trains in several processes, and each of them needs the same number of batches."
     is_single = values_of(loader).batch_size == 1 and loader.collate_fn is not default_collate
     if is_single and newest is not None and newest.is_uncounted:
         return (

@@ -88,7 +88,7 @@ class GraphWatch:
         return RetainedGraphs(len(retained), len(ended), _operation(referrer), site_of(referrer))
 
     def _referrers(self, sequences: set[int]) -> Iterator[Tensor]:
-        """Yield tensors from whose graph one of these nodes is reachable, the youngest first."""
+        """Yield the tensors that have one of these nodes in their graph, the youngest first."""
         cpu_end_ns, end_ns = self._cpu_ns() + _LONGEST_WALK_NS, self._clock_ns() + _LONGEST_WAIT_NS
         is_tensor: dict[type, bool] = {}
         examined = 0

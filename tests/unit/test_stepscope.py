@@ -311,6 +311,12 @@ def folder_has_version(home: Path, version: int) -> bool:
         ("batch_size", 8, {}, "'batch_size' is a setting of Stepscope"),
         ("drop out", 0.1, {}, "'drop out' cannot name a setting"),
         ("dropout", 1.5, {"bounds": (0, 0.9)}, "dropout cannot be 1.5; it is a number from 0 to 0.9"),
+        (
+            "dropout",
+            0.1,
+            {"bounds": (0.9, 0)},
+            r"cannot have the bounds \(0.9, 0\); give the lower one first",
+        ),
         ("mode", "fast", {}, "mode cannot be 'fast'; give a number"),
         ("mode", "fast", {"choices": ["slow"]}, "mode cannot be 'fast'; it is one of slow"),
     ],
