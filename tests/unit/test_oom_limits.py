@@ -163,7 +163,8 @@ def test_memory_in_no_list_is_said_before_the_model_is_too_large(text: str) -> N
     report = report_on(text)
     assert report.verdict is OomVerdict.UNLISTED
     assert (
-        "were neither free nor in use by this process: something uses them that is not listed" in report.why
+        "were neither free nor in use by PyTorch in this process: something uses them that is not listed"
+        in report.why
     )
 
 
@@ -179,7 +180,7 @@ def test_where_the_free_memory_is_not_known_it_is_not_said_to_be_in_use() -> Non
         DeviceKind.XPU,
     )
     assert report.verdict is OomVerdict.UNLISTED
-    assert "were not in use by this process; how much of it was free is not known." in report.why
+    assert "were not in use by PyTorch in this process; how much of it was free is not known." in report.why
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.analysis.oom.report import LiveVariable
+from harness.watch.oom import variables
 from harness.watch.oom.variables import MOST_VARIABLES, largest_variables
 
 _BYTES = 4_000
@@ -134,3 +136,69 @@ def test_a_frame_keeps_nothing_because_it_was_read() -> None:
     traceback.clear_frames(raised.value.__traceback__)
     assert frames[-1].f_code is fail.__code__
     assert alive[0]() is None
+
+
+class Property:
+    """An object with a dictionary of its own making."""
+
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise KeyError("no dictionary")
+
+
+def test_what_refuses_to_be_read_hides_nothing_else() -> None:
+    def fill() -> FrameType:
+        lazy, other = {"head": nn.LazyLinear(3)}, Property()
+        fake = torch.empty(1 << 30, device="meta")
+        tokens = [(number, str(number)) for number in range(100_000)]
+        kept = [torch.ones(1_000)]
+        assert lazy, (other, fake, tokens, kept)
+        return sys._getframe()
+
+    assert variables_of(fill) == {"kept": _BYTES}
+
+
+def test_one_memory_counts_once_as_a_tensor_and_as_an_array() -> None:
+    def fill() -> FrameType:
+        array = np.ones(1_000)
+        tensor, window = torch.from_numpy(array), np.lib.stride_tricks.sliding_window_view(array, 500)
+        assert (tensor, window) is not None
+        return sys._getframe()
+
+    assert variables_of(fill) == {"array": 2 * _BYTES}
+
+
+def test_a_mapped_file_is_not_held(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_bytes(bytes(1 << 20))
+
+    def fill() -> FrameType:
+        tokens = np.memmap(tmp_path / "tokens", dtype=np.uint8)
+        kept = torch.ones(1_000)
+        assert (tokens, kept) is not None
+        return sys._getframe()
+
+    assert variables_of(fill) == {"kept": _BYTES}
+
+
+def test_a_search_that_is_cut_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variables, "_MOST_OBJECTS", 10)
+
+    def fill() -> FrameType:
+        kept = [torch.ones(1_000), *([number] for number in range(20)), torch.ones(1_000)]
+        assert kept
+        return sys._getframe()
+
+    frame = fill()
+    (one,) = largest_variables([frame], [1], "cpu", ())
+    assert (one.name, one.held_bytes, one.is_complete) == ("kept", _BYTES, False)
+
+
+def test_the_locals_that_a_script_has_taken_stay_its_own() -> None:
+    def fill() -> tuple[FrameType, dict[str, Any]]:
+        kept = torch.ones(1_000)
+        assert kept.numel()
+        return sys._getframe(), locals()
+
+    frame, taken = fill()
+    largest_variables([frame], [1], "cpu", ())
+    assert "kept" in taken

@@ -75,7 +75,7 @@ def heap(*growth_kib: int) -> list[int | None]:
 def test_growth_of_the_heap_that_no_tensor_explains_is_named() -> None:
     assert heap_sentence([], heap(70, *[33] * 10)) == (
         "In 10 steps the heap grew by 33.0 KiB per step, and live tensors of torch by 0 B: what grows is "
-        "NumPy arrays, bytes or a library's memory."
+        "NumPy arrays, bytes, large lists or a library's memory."
     )
     few = heap_sentence([a_row(grown_bytes=10 * 2048)], heap(70, *[33] * 10))
     assert few is not None
@@ -86,6 +86,8 @@ def test_growth_of_the_heap_is_not_named_where_tensors_or_the_tracking_explain_i
     assert heap_sentence([a_row(grown_bytes=10 * 32 * 1024)], heap(70, *[33] * 10)) is None
     assert heap_sentence([], heap(70, *[7] * 10)) is None
     assert heap_sentence([], heap(70, *[0] * 5, 4000, *[0] * 4)) is None
+    sawtooth = heap(70, *[490] * 5, -2450 + 980, *[490] * 4)
+    assert heap_sentence([a_row(grown_bytes=10 * 300 * 1024)], sawtooth) is None
     assert heap_sentence([], heap(70)) is None
     assert heap_sentence([], []) is None
     assert heap_sentence([], [*heap(70, *[33] * 10), None]) is None

@@ -40,8 +40,8 @@ class Refill:
         self._data.add(step, data_bytes)
 
     def without(self, judgment: Judgment) -> Judgment:
-        """Return the verdict on resident memory without refilled holes: "steady" where only they grow, and no
-        more than "watch" where that is not known yet."""
+        """Return the verdict on resident memory: no more than "watch" where only refilled holes grow, or
+        where that is not known yet. Shared memory, no data, looks the same up to the earlier level."""
         if judgment.verdict not in _RISING or judgment.trend is None or not self._data.samples:
             return judgment
         if self._resident_bytes is None or self._earlier_bytes is None:
@@ -52,4 +52,4 @@ class Refill:
         if data is None:
             return judgment._replace(verdict=LeakVerdict.WATCH)
         grows = data.z > DOUBTFUL_Z and data.slope >= LEAST_SHARE * judgment.trend.slope
-        return judgment if grows else judgment._replace(verdict=LeakVerdict.STEADY)
+        return judgment if grows else judgment._replace(verdict=LeakVerdict.WATCH)

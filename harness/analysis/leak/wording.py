@@ -20,8 +20,8 @@ _CPU_NAMES = _GPU_NAMES | {
 }
 # The cause of growth of live memory on the CPU if a hunt found no tensors that explain it.
 BESIDE_TENSORS = (
-    "The heap grows, live tensors of torch do not: usually NumPy arrays, bytes or a library's memory that is "
-    "appended and never removed, such as a cache, decoded samples or records of each step."
+    "The heap grows, live tensors of torch do not: usually NumPy arrays, bytes, large lists or a library's "
+    "memory that is appended and never removed, such as a cache, decoded samples or records of each step."
 )
 _SMALL_BYTES = 32 * 2**10
 # Two sizes are similar if their ratio is within these limits.

@@ -117,14 +117,16 @@ def heap_sentence(rows: Iterable[AllocationRow], heap_bytes: Sequence[int | None
     if steps < 1 or len(known) < len(heap_bytes):
         return None
     # As for the sites, two steps do not count: here the first ones, in which tracking starts. The median
-    # excludes a single large block, which is no growth from step to step.
-    growth = median(after - before for before, after in pairwise(known[1:]))
+    # excludes a single large block, which is no growth from step to step, and the mean what is freed again.
+    net_growth = (known[-1] - known[1]) / steps
+    growth = min(net_growth, median(after - before for before, after in pairwise(known[1:])))
     explained = sum(row.grown_bytes or 0 for row in rows) / steps
     if growth - explained < LEAST_HEAP_GROWTH_BYTES or explained >= LEAST_EXPLAINED * growth:
         return None
     return (
         f"In {words.plural(steps, 'step')} the heap grew by {words.size(growth)} per step, and live tensors "
-        f"of torch by {words.size(explained)}: what grows is NumPy arrays, bytes or a library's memory."
+        f"of torch by {words.size(explained)}: what grows is NumPy arrays, bytes, large lists or a library's "
+        "memory."
     )
 
 

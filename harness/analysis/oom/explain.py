@@ -284,7 +284,8 @@ def _evidence(facts: OomFacts) -> list[str]:
     if facts.variables and facts.variables[0].held_bytes >= LEAST_VARIABLE_SHARE * (memory.limit_bytes or 0):
         largest = facts.variables[0]
         sentences.append(
-            f"The variable {largest.name} in {largest.site} held {words.size(largest.held_bytes)}, in "
+            f"The variable {largest.name} in {largest.site} held "
+            f"{'' if largest.is_complete else 'at least '}{words.size(largest.held_bytes)}, in "
             f"{words.plural(largest.blocks, 'object')}."
         )
     if change is not None:

@@ -69,14 +69,21 @@ def unlisted_memory(facts: OomFacts) -> str | None:
     would have fit into it."""
     memory, most = facts.held, facts.asked.most_bytes
     own, total = _own_bytes(memory), memory.device_total_bytes
-    if facts.device is DeviceKind.CPU or own is None or total is None or most is None or hits_cap(facts):
+    if (
+        facts.device in (DeviceKind.CPU, DeviceKind.MPS)
+        or own is None
+        or total is None
+        or most is None
+        or hits_cap(facts)
+    ):
         return None
     known = own + (memory.others_bytes or 0)
     unlisted = total - known - (memory.device_free_bytes or 0)
     is_much = unlisted >= max(LEAST_UNLISTED_BYTES, LEAST_UNLISTED_SHARE * total)
     if not is_much or known + most > total:
         return None
-    users = "this process" + (" or the listed ones" if memory.others_bytes else "")
+    users = "this process" if memory.process_bytes is not None else "PyTorch in this process"
+    users += " or the listed ones" if memory.others_bytes else ""
     size, whole = words.size(unlisted), f"the {words.size(total)} of {facts.device_name}"
     if memory.device_free_bytes is None:
         return (
@@ -85,8 +92,8 @@ def unlisted_memory(facts: OomFacts) -> str | None:
         )
     return (
         f"{size} of {whole} were neither free nor in use by {users}: something uses them that is not listed, "
-        f"such as a process outside the container. Without it the request for {words.size(most)} would have "
-        "fit."
+        f"such as another library or a process outside the container. Without it the request for "
+        f"{words.size(most)} would have fit."
     )
 
 

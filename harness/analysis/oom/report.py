@@ -132,12 +132,13 @@ class LiveSite(NamedTuple):
 
 class LiveVariable(NamedTuple):
     """A variable of the script's frames, such as "kept" or "net.history", in a frame in the format of `site`,
-    and the memory that it holds in so many tensors and arrays."""
+    and the memory that it holds in so many tensors, arrays and bytes: at least, unless all were counted."""
 
     name: str
     site: str
     held_bytes: int
     blocks: int
+    is_complete: bool = True
 
 
 class RecentStep(NamedTuple):

@@ -101,6 +101,7 @@ def _live(report: OomReport) -> list[str]:
     ]
     found = [
         f"  {words.size(v.held_bytes):>10}  {v.name} in {v.site}, {words.plural(v.blocks, 'object')}"
+        f"{'' if v.is_complete else ' and more'}"
         for v in facts.variables
     ]
     return [

@@ -92,7 +92,8 @@ def capture_evidence(
     `training` is None before it is built."""
     text = clean(str(error) or type(error).__name__)
     numbers = read_error(text, None if memory is None else memory.reserved_bytes)
-    memory_state = _memory(device, numbers, memory, allowed_bytes(text) if cap_bytes is None else cap_bytes)
+    caps = [cap for cap in (cap_bytes, allowed_bytes(text)) if cap is not None]
+    memory_state = _memory(device, numbers, memory, min(caps, default=None))
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     lines = [number for _, number in traceback.walk_tb(error.__traceback__)]
     if is_from_worker(str(error)):

@@ -1,0 +1,76 @@
+"""The memory behind one object: of a tensor its storage, of an array of NumPy the array that it is a view of.
+
+Nothing here runs code that a class of the script's may define. Memory is identified by its address, so that a
+tensor and an array over the same memory are one.
+"""
+
+import mmap
+import sys
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+# Of tensors without memory, such as parameters of lazy modules, and of subclasses that refuse.
+_WITHOUT_STORAGE = (RuntimeError, ValueError, TypeError, AttributeError)
+
+
+class Memory(NamedTuple):
+    """An address (of bytes, the id of their object) and a size in bytes."""
+
+    key: int
+    size_bytes: int
+
+
+def is_kind_of(value: Any, kinds: Any) -> bool:
+    """Return whether the type of `value` is one of `kinds`. As `isinstance`, without any code of a proxy."""
+    return issubclass(type(value), kinds)
+
+
+def is_memory(value: Any) -> bool:
+    """Return whether `value` is a tensor, an array or bytes."""
+    return is_kind_of(value, (Tensor, bytes, bytearray)) or _is_array(value)
+
+
+def memory_of(value: Any, device_type: str) -> Memory | None:
+    """Return the memory of a tensor, an array or bytes; None if it has none on this type of device, or maps a
+    file. Call it under `torch._C.DisableTorchFunctionSubclass`."""
+    if is_kind_of(value, Tensor):
+        return _of_tensor(value, device_type)
+    if device_type != "cpu":
+        return None
+    return _of_array(value) if _is_array(value) else Memory(id(value), len(value))
+
+
+def _of_tensor(tensor: Tensor, device_type: str) -> Memory | None:
+    try:
+        storage = tensor.untyped_storage()
+        address = storage.data_ptr()
+        # A wrapper around other tensors has a size and no address, a fake tensor another device.
+        if not address or storage.device.type != device_type:
+            return None
+        return Memory(address, int(storage.nbytes()))
+    except _WITHOUT_STORAGE:
+        return None
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and is_kind_of(value, numpy.ndarray)
+
+
+def _of_array(array: Any) -> Memory | None:
+    kind: Any = sys.modules["numpy"].ndarray
+    base = array
+    while (below := kind.base.__get__(base)) is not None and _is_array(below):
+        base = below
+    if is_kind_of(below, mmap.mmap):
+        return None
+    if is_kind_of(below, (bytes, bytearray)):
+        return Memory(id(below), len(below))
+    # Of windows that overlap, as of `sliding_window_view`, the memory that they span.
+    shape, strides = kind.shape.__get__(base), kind.strides.__get__(base)
+    if 0 in shape:
+        return None
+    steps = [(count - 1) * stride for count, stride in zip(shape, strides, strict=True)]
+    address = kind.__array_interface__.__get__(base)["data"][0] + sum(min(step, 0) for step in steps)
+    return Memory(address, kind.itemsize.__get__(base) + sum(map(abs, steps)))
