@@ -33,14 +33,15 @@ class LearningRateFactor:
 
     def update_began(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step. One that steps within another one, with the same parameters, is part
-        of it, and may have taken its rate over; one that did not end its previous step failed in it."""
+        of it if it has taken its rate over; one that did not end its previous step failed in it."""
         if self.scaled:
             self._restore(optimizer)
         if self.factor == 1.0:
             return
-        is_scaled = {id(weight) for one in self.scaled for weight in one.group["params"]}
+        scaled_rates = {id(weight): one.scaled for one in self.scaled for weight in one.group["params"]}
         for group in optimizer.param_groups:
-            if has_rate(group) and not any(id(weight) in is_scaled for weight in group["params"]):
+            around = [scaled_rates[key] for weight in group["params"] if (key := id(weight)) in scaled_rates]
+            if has_rate(group) and not any(_is_same(group["lr"], rate) for rate in around):
                 own = group["lr"]
                 group["lr"] = scaled = own * self.factor
                 self.scaled.append(_Scaled(optimizer, group, own, scaled))
@@ -63,6 +64,13 @@ class LearningRateFactor:
             elif one.group.get("lr") is one.scaled:  # The script may have set another one meanwhile.
                 one.group["lr"] = one.own
         self.scaled = rest
+
+
+def _is_same(rate: Any, other: Any) -> bool:
+    """Return whether two rates are the same object or number. A tensor on a GPU is not read."""
+    if isinstance(rate, Tensor) and rate.device.type != "cpu":
+        return rate is other
+    return rate is other or bool(rate == other)
 
 
 def reads_rate(optimizer: torch.optim.Optimizer) -> bool:

@@ -4,19 +4,22 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import ref
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, SequentialSampler
 
-from harness.attach.passes import LoaderValues, values_of
+from harness.attach.passes import LoaderValues, drops_last, samples_in, values_of
 
 
 class LoaderChange(NamedTuple):
     """A change of a loader's settings: the script's `own` values, those that are `changed`, the `dataset`
-    (None once it exists no longer) and the kind of `sampler`."""
+    (None once it exists no longer), the kind of `sampler`, the function that makes the batches, and whether
+    incomplete ones are dropped."""
 
     own: LoaderValues
     changed: dict[str, Any]
     dataset: Callable[[], Any]
     sampler: type
+    collate: Any
+    drops_last: bool
 
     @classmethod
     def of(cls, loader: DataLoader[Any], changed: dict[str, Any]) -> "LoaderChange":
@@ -26,12 +29,21 @@ class LoaderChange(NamedTuple):
             reference: Callable[[], Any] = ref(dataset)
         except TypeError:  # A list has no weak references, and is not to be kept.
             reference = _nothing
-        return cls(values_of(loader), changed, reference, type(loader.sampler))
+        own, kind = values_of(loader), type(loader.sampler)
+        return cls(own, changed, reference, kind, loader.collate_fn, drops_last(loader))
 
     def is_for_successor(self, loader: DataLoader[Any]) -> bool:
-        """Return whether `loader` has the same values, dataset, and kind of sampler."""
-        is_same = loader.dataset is self.dataset() and type(loader.sampler) is self.sampler
-        return is_same and values_of(loader) == self.own
+        """Return whether `loader` takes the place of the one that was changed: it is alike in every respect,
+        draws its samples in an order of its own, as only a loader for training does, and still has a batch
+        with the changed size."""
+        if type(loader.sampler) is not self.sampler or self.sampler is SequentialSampler:
+            return False
+        if loader.dataset is not self.dataset() or values_of(loader) != self.own:
+            return False
+        if loader.collate_fn is not self.collate or drops_last(loader) is not self.drops_last:
+            return False
+        samples = samples_in(loader)
+        return not drops_last(loader) or samples is None or self.changed.get("batch_size", 0) <= samples
 
 
 def _nothing() -> None:

@@ -8,25 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from torch import distributed
-from torch.utils.data import DataLoader, DistributedSampler, default_collate
+from torch.utils.data import DataLoader, DistributedSampler
 
-from harness.attach.passes import LoaderPass, LoaderValues, is_iterable, values_of
+from harness.attach.passes import LoaderValues, is_iterable
 from harness.settings.spec import SPECS
 
 
 def loader_refusal(
     name: str,
     loader: DataLoader[Any],
-    newest: LoaderPass | None,
     values: LoaderValues,
     *,
     changes_together: bool,
 ) -> str | None:
     """Return the reason that the setting `name` of `loader`, which has `values`, cannot change; None: it can.
-    `newest` is the newest pass over it; `changes_together` is whether all ranks of the run change their
+    `changes_together` is whether all ranks of the run change their
     loaders before the same step."""
     spec, value = SPECS[name], getattr(values, name)
-    if name == "batch_size" and (reason := _size_refusal(loader, newest, changes_together)) is not None:
+    if name == "batch_size" and (reason := _size_refusal(loader, changes_together)) is not None:
         return reason
     if name == "num_workers" and (reason := _workers_refusal(loader)) is not None:
         return reason
@@ -38,17 +37,11 @@ def loader_refusal(
     return None
 
 
-def _size_refusal(loader: DataLoader[Any], newest: LoaderPass | None, changes_together: bool) -> str | None:
+def _size_refusal(loader: DataLoader[Any], changes_together: bool) -> str | None:
     if loader.batch_sampler is None:
         return "The loader has batch_size=None: the script's dataset decides on the size of its batches."
     if is_one_of_several() and not (changes_together and type(loader.sampler) is DistributedSampler):
         return "The script trains in several processes, and each of them needs the same number of batches."
-    is_single = values_of(loader).batch_size == 1 and loader.collate_fn is not default_collate
-    if is_single and newest is not None and newest.is_uncounted:
-        return (
-            "The loader has batch_size=1, and its batches have several rows: the dataset or collate_fn makes "
-            "whole batches; change their size there."
-        )
     return None
 
 
@@ -60,7 +53,8 @@ def _workers_refusal(loader: DataLoader[Any]) -> str | None:
     # Without fixing the method: the script may still set one.
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
     main = getattr(sys.modules.get("__main__"), "__file__", None)
-    if method == "fork" or main is None or _guards_main(main):
+    # That of a package or a folder is not run again.
+    if method == "fork" or main is None or Path(main).stem == "__main__" or _guards_main(main):
         return None
     return (
         f"Workers begin by {method!r} here, which would run {Path(main).name} again in each of them: put "
@@ -75,8 +69,9 @@ def _guards_main(path: str) -> bool:
         tree = ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return False
-    conditions = (ast.walk(node.test) for node in tree.body if isinstance(node, ast.If))
-    return any(isinstance(part, ast.Name) and part.id == "__name__" for parts in conditions for part in parts)
+    compared = (node for node in ast.walk(tree) if isinstance(node, ast.Compare))
+    parts = (part for node in compared for part in (node.left, *node.comparators))
+    return any(isinstance(part, ast.Name) and part.id == "__name__" for part in parts)
 
 
 def is_one_of_several() -> bool:

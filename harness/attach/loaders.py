@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
+from torch import is_grad_enabled
 from torch.utils.data import DataLoader
 
 from harness.attach.guard import ScriptGuard
@@ -18,6 +19,7 @@ from harness.attach.passes import (
     LoaderValues,
     OpenIterator,
     batches_of,
+    drops_last,
     is_iterable,
     reason_of,
     retire,
@@ -64,7 +66,6 @@ class LoaderSwitch:
         self._training: WeakSet[DataLoader[Any]] = WeakSet()
         # Loaders with batches that the script loads before the step that uses them.
         self._ahead: WeakSet[DataLoader[Any]] = WeakSet()
-        self._counts_samples = True
         self._fixed: WeakKeyDictionary[DataLoader[Any], str] = WeakKeyDictionary()
         self.newest: Callable[[], LoaderPass | None] = _nothing
         self._wanted: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
@@ -146,12 +147,6 @@ class LoaderSwitch:
         """Count no samples of later passes: the script loads batches before the step that uses them."""
         self._ahead.update(self._training)
 
-    def count_no_samples(self) -> None:
-        """Count no samples of batches from now on: the script makes other batches of them."""
-        self._counts_samples = False
-        if (newest := self.newest()) is not None:
-            newest.is_ahead, newest.drawn_last = True, None
-
     @property
     def early_samples(self) -> int:
         """Return the samples of the batches with which training begins: the newest one of each pass."""
@@ -212,7 +207,7 @@ class LoaderSwitch:
         if fixed is not None:
             return f"{label} cannot change in this script's loader: {fixed}."
         values, together = self._values_of(loader), self._changes_together
-        return loader_refusal(name, loader, newest, values, changes_together=together)
+        return loader_refusal(name, loader, values, changes_together=together)
 
     def _refusal_without_loader(self, label: str) -> str:
         newest, count = self.newest(), len(self._training)
@@ -261,13 +256,13 @@ class LoaderSwitch:
         if is_iterable(loader) or (samples := samples_in(loader)) is None:
             return None
         if newest is not None and newest.loader is loader and newest.has_other_batches:
-            return newest.length(samples, drop_last=loader.drop_last)
-        return None if size is None else batches_of(samples, size, drop_last=loader.drop_last)
+            return newest.length(samples, drop_last=drops_last(loader))
+        return None if size is None else batches_of(samples, size, drop_last=drops_last(loader))
 
     def samples_dropped_by(self, size: int) -> int | None:
         """Return the number of samples in an epoch, all of which batches of `size` would drop; None: none."""
         loader = self._loader
-        if loader is None or not loader.drop_last or is_iterable(loader):
+        if loader is None or not drops_last(loader) or is_iterable(loader):
             return None
         samples = samples_in(loader)
         return samples if samples is not None and samples < size else None
@@ -276,7 +271,7 @@ class LoaderSwitch:
         """Return whether batches of `size` leave one of a single sample at the end of this epoch or of the
         next ones, which those of the script do not."""
         loader, newest = self._loader, self.newest()
-        if loader is None or loader.drop_last or is_iterable(loader):
+        if loader is None or drops_last(loader) or is_iterable(loader):
             return False
         samples, own = samples_in(loader), values_of(loader).batch_size
         if samples is None or not own or samples % own == 1:
@@ -315,7 +310,8 @@ class LoaderSwitch:
         """Let a loader that takes the place of the one that fed the training, and exists no longer, have the
         values of that one."""
         wish = self._wish
-        if wish is not None and not self._training and wish.is_for_successor(loader):
+        is_free = wish is not None and not self._training and is_grad_enabled()
+        if wish is not None and is_free and wish.is_for_successor(loader):
             self._wanted.setdefault(loader, wish.changed)
 
     def _take(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
@@ -323,7 +319,7 @@ class LoaderSwitch:
         batches.take(loader)
 
     def _note_pass(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
-        batches.is_ahead = loader in self._ahead or not self._counts_samples
+        batches.is_ahead = loader in self._ahead
         # Before the training, a batch of another loader is no part of it.
         self.recent = [one for one in self.recent if self._has_begun and one.loader is not loader]
         self.loaders.add(loader)

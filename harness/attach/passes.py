@@ -213,18 +213,13 @@ class LoaderPass:
         return self._earlier_batches > 0 or self.values.batch_size != values_of(loader).batch_size
 
     @property
-    def is_uncounted(self) -> bool:
-        """Return whether no dimension of its batches counts their indices."""
-        return self.axis == _NO_AXIS
-
-    @property
     def total_batches(self) -> int:
         """The number of batches in this epoch. Raises TypeError where torch's iterator has no length."""
         loader = self.loader
         if loader is not None and self._has_other_batches(loader):
             samples = samples_in(loader)
             if samples is not None:
-                return self.length(samples, drop_last=loader.drop_last)
+                return self.length(samples, drop_last=drops_last(loader))
         return len(self.batches)  # type: ignore[arg-type]  # those of a DataLoader have a length
 
     def length(self, samples: int, *, drop_last: bool) -> int:
@@ -343,10 +338,17 @@ def is_iterable(loader: DataLoader[Any]) -> bool:
 
 def samples_in(loader: DataLoader[Any]) -> int | None:
     """Return the number of samples in an epoch; None: its sampler has no length."""
+    grouping: Any = loader.batch_sampler
     try:
-        return len(loader.sampler)  # type: ignore[arg-type]  # or it raises TypeError
+        return len(grouping.sampler if is_grouped(grouping) else loader.sampler)  # type: ignore[arg-type]  # or it raises TypeError
     except TypeError:
         return None
+
+
+def drops_last(loader: DataLoader[Any]) -> bool:
+    """Return whether incomplete batches are dropped, by the loader or by a BatchSampler that it was given."""
+    grouping: Any = loader.batch_sampler
+    return bool(grouping.drop_last if is_grouped(grouping) else loader.drop_last)
 
 
 def retire(batches: Any) -> None:

@@ -12,8 +12,7 @@ class StepSizes:
     Samples are those of the batches that a loader returned in the step, else of the model's inputs: those of
     the last call of its first model before each backward pass. Some scripts load a batch ahead, such as those
     with Accelerate. Their loaders are found where a pass is over and the model is trained once more before
-    another batch comes: from then on the model's inputs count. So they do where a script makes other batches
-    of those of its loader, as in webdataset's pipelines: the sizes differ, and steps come without a batch.
+    another batch comes: from then on the model's inputs count.
 
     Attributes:
         leader: the id of the first model that was called for training in the step; None before.
@@ -35,8 +34,6 @@ class StepSizes:
         self._is_ahead = False
         # Whether a call of the model has had as many samples as the newest batch of its step.
         self._has_agreed = False
-        # Whether a step had batches of another size than the model's inputs.
-        self._has_differed = False
 
     def fit(self, inputs: tuple[Any, ...]) -> bool:
         """Return whether a model's `inputs` have as many samples as the newest batch of the step."""
@@ -62,9 +59,6 @@ class StepSizes:
         """Return the samples and the tokens of the step that ends, in which batches of `loaded` samples were
         returned, and begin anew. `prefers_inputs` is whether batches may be of the next step."""
         called, tokens = self._samples, self._tokens
-        self._has_differed |= bool(called and loaded) and called != loaded
-        if self._has_differed and called and loaded is None:
-            self._loaders.count_no_samples()
         samples = (called or loaded if prefers_inputs or self._is_ahead else loaded or called) or 0
         if self.early:
             samples = samples_of_first_step(self.early, loaded or 0, called or 0)

@@ -78,7 +78,7 @@ def _line(run: RunEntry) -> tuple[str, ...]:
     if run.problem is None:
         state += " (simulated)" if run.is_simulated else ""
         state += " (imported)" if run.imported is not None else ""
-        state += " (log not written)" if run.is_warning else ""
+        state += " (see `stepscope show`)" if run.is_warning else ""
     return (
         run.name,
         run.run_id,

@@ -80,14 +80,16 @@ def build(settings: Settings) -> OwnModel:
                 f"{own.title} returned a model without the size of {name}, of a lazy module; call it once in "
                 "the function, with a batch of zeros.",
             )
-    if loss is None and not _takes(model.forward, 2):
+    is_called_by_forward = type(model).__call__ is nn.Module.__call__
+    if loss is None and is_called_by_forward and not _takes(model.forward, 2):
         raise SettingError(
             "model",
             f"{own.title} returned {type(model).__name__} alone, which is then called as "
             "model(inputs, targets) and has to return the loss; return a pair of the model and a loss "
             "function.",
         )
-    if not any(weight.requires_grad for weight in model.parameters()):
+    trained = [*model.parameters(), *(loss.parameters() if isinstance(loss, nn.Module) else ())]
+    if not any(weight.requires_grad for weight in trained):
         raise SettingError("model", f"{own.title} returned a model without a parameter to train.")
     device = torch.get_default_device()
     if any(weight.device.type != device.type for weight in model.parameters()):

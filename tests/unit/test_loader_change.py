@@ -1,8 +1,11 @@
 """Loaders that a script makes anew, after one before had other settings."""
 
 from pathlib import Path
+from typing import Any
 
-from torch.utils.data import DataLoader
+import pytest
+import torch
+from torch.utils.data import DataLoader, RandomSampler
 
 from tests.loader_factories import Numbers, SmallTraining, a_loader, watched
 
@@ -30,7 +33,7 @@ def test_a_loader_opened_anew_over_the_same_data_begins_with_the_change(tmp_path
         seen: list[list[int]] = []
         lengths: list[int] = []
         for _ in range(3):
-            loader = DataLoader(data, batch_size=4)
+            loader = DataLoader(data, batch_size=4, shuffle=True)
             lengths.append(len(loader))
             seen.append([])
             for batch in loader:
@@ -43,7 +46,20 @@ def test_a_loader_opened_anew_over_the_same_data_begins_with_the_change(tmp_path
     assert lengths == [5, 3, 3]
 
 
-def test_a_loader_over_the_same_data_in_another_order_has_its_own_values(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shuffle": True, "drop_last": True},
+        {"shuffle": True, "collate_fn": list},
+        {"sampler": RandomSampler(range(20), replacement=True), "batch_size": 5},
+    ],
+    ids=["in order", "drops", "collates", "size"],
+)
+@pytest.mark.parametrize("is_evaluation", [False, True])
+def test_a_loader_over_the_same_data_that_differs_has_its_own_values(
+    tmp_path: Path, options: dict[str, Any], *, is_evaluation: bool
+) -> None:
     data = Numbers(20)
     with watched(tmp_path) as run:
         small = SmallTraining()
@@ -53,8 +69,12 @@ def test_a_loader_over_the_same_data_in_another_order_has_its_own_values(tmp_pat
                 run.request(batch_size=8)
             small.step(batch)
         del loader
-        evaluated = [len(batch) for batch in DataLoader(data, batch_size=4)]
-    assert evaluated == [4] * 5
+        options = {"shuffle": True} if is_evaluation else {"batch_size": 4, **options}
+        with torch.set_grad_enabled(not is_evaluation):
+            other: DataLoader[int] = DataLoader(data, **{"batch_size": 4, **options})
+            evaluated = [len(batch) for batch in other]
+    size: int = options.get("batch_size", 4)
+    assert evaluated == [size] * (20 // size)
 
 
 def test_another_loader_of_the_script_with_another_batch_size_is_in_the_log(tmp_path: Path) -> None:

@@ -7,29 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, SubsetRandomSampler
 
 from harness.records.run import CommandState
 from tests.loader_factories import Numbers, SmallTraining, Watched, watched
 
 _GUARDED = 'def main(): ...\n\nif __name__ == "__main__":\n    main()\n'
-
-
-class WholeBatches(Dataset[torch.Tensor]):
-    """Batches of eight rows, each an item."""
-
-    def __len__(self) -> int:
-        return 12
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.full((8,), index)
-
-
-def first_of(items: list[torch.Tensor]) -> torch.Tensor:
-    """Collate what is one batch already."""
-    (first, *_) = items
-    return first
 
 
 def answer_to(home: Path, loader: DataLoader[Any], **values: Any) -> tuple[str, str]:
@@ -68,11 +51,19 @@ def test_a_batch_size_that_drops_every_sample_is_rejected(
         )
 
 
-def test_a_loader_of_whole_batches_keeps_its_batch_size(tmp_path: Path) -> None:
-    loader = DataLoader(WholeBatches(), batch_size=1, collate_fn=first_of)
-    state, message = answer_to(tmp_path, loader, batch_size=4)
+def test_samples_that_a_batch_sampler_drops_are_those_of_its_own_sampler(tmp_path: Path) -> None:
+    def a_loader() -> DataLoader[int]:
+        sampler = SubsetRandomSampler(range(12))
+        return DataLoader(Numbers(20), batch_sampler=BatchSampler(sampler, 4, drop_last=True))
+
+    state, message = answer_to(tmp_path / "a", a_loader(), batch_size=13)
     assert state == CommandState.REJECTED
-    assert "the dataset or collate_fn makes whole batches" in message
+    assert message.endswith("and an epoch has 12 samples.")
+    loader = a_loader()
+    with watched(tmp_path / "b") as run:
+        _train(run, loader, batch_size=6)
+        again = iter(loader)
+        assert len(loader) == len(again) == len(list(again)) == 2
 
 
 @pytest.mark.parametrize(
@@ -81,6 +72,8 @@ def test_a_loader_of_whole_batches_keeps_its_batch_size(tmp_path: Path) -> None:
         ("spawn", "train()\n", True),
         ("forkserver", "no Python", True),
         ("spawn", _GUARDED, False),
+        ("spawn", '"__main__" == __name__ and print()\n', False),
+        ("spawn", "try:\n    if __name__ == '__main__': ...\nfinally: ...\n", False),
         ("spawn", None, False),
         ("fork", "train()\n", False),
     ],

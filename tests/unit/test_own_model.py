@@ -152,6 +152,23 @@ def test_what_cannot_train_is_refused_before_it_runs(tmp_path: Path, code: str, 
         build_model(own().model_copy(update={"model": f"{path}:build"}), open_source(own()).shape)
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def build(settings): return nn.Identity(), Head()",
+        "class Model(nn.Linear):\n    def __call__(self, x, y): return super().__call__(x).mean()\n"
+        "def build(settings): return Model(2, 1)",
+    ],
+    ids=["a loss with parameters", "its own call"],
+)
+def test_what_trains_in_an_unusual_way_is_built(tmp_path: Path, code: str) -> None:
+    path = tmp_path / "short.py"
+    head = "class Head(nn.Linear):\n    def __init__(self): super().__init__(2, 1)\n"
+    path.write_text(f"from torch import nn\n{head}{code}\n")
+    model = build_model(own().model_copy(update={"model": f"{path}:build"}), open_source(own()).shape)
+    assert any(weight.requires_grad for weight in model.parameters())
+
+
 def test_a_file_that_fails_on_import_is_named_with_its_error(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
     settings = resolve({"model": f"{tmp_path}/broken.py:build", "data": "digits", "device": "cpu"})

@@ -106,6 +106,37 @@ def test_an_optimizer_that_takes_over_the_rate_of_the_one_around_it_has_the_fact
     assert script.rates == [0.5] * 5
 
 
+class OwnRate(torch.optim.SGD):
+    """An optimizer that has another one step, which has a rate of its own."""
+
+    def __init__(self, parameters: Iterator[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, lr=2 * lr)
+        self.inner = torch.optim.SGD(self.param_groups[0]["params"], lr=lr)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        del closure
+        self.inner.step()
+
+
+def test_an_optimizer_within_another_one_that_has_its_own_rate_has_the_factor(tmp_path: Path) -> None:
+    script = Script(kind=OwnRate)
+    with a_session(tmp_path) as attached:
+        script.steps(2)
+        attached.ask(learning_rate_factor=0.1)
+        script.steps(3)
+    assert script.weight == pytest.approx(-(3 * 0.5 + 2 * 0.05))
+
+
+def test_an_optimizer_has_the_factor_after_another_one_has_failed() -> None:
+    weight = nn.Parameter(torch.ones(1))
+    failing, other = (torch.optim.SGD([weight], lr=1.0) for _ in range(2))
+    rates = LearningRateFactor()
+    rates.factor = 0.5
+    rates.update_began(failing)  # And raises.
+    rates.update_began(other)
+    assert other.param_groups[0]["lr"] == 0.5
+
+
 def test_a_scheduler_computes_with_its_own_rates(tmp_path: Path) -> None:
     script = Script()
     scheduler = torch.optim.lr_scheduler.ExponentialLR(script.optimizer, gamma=0.5)

@@ -273,27 +273,3 @@ def test_a_vector_of_floats_after_a_scalar_may_be_one_sample(
             optimizer.step()
 
     assert [row.samples for row in steps_of(tmp_path, script).steps] == [samples] * 4
-
-
-def test_samples_are_those_of_the_batches_that_a_script_makes_of_its_loaders(tmp_path: Path) -> None:
-    def rebatched(loader: DataLoader[Tensor], size: int) -> Iterator[Tensor]:
-        held: list[Tensor] = []
-        for batch in loader:
-            held += batch
-            while len(held) >= 8 + size:  # A shuffle buffer.
-                yield torch.stack(held[:size])
-                held = held[size:]
-
-    def script() -> None:
-        model, data = nn.Linear(2, 1), torch.ones(160, 2)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-        for _ in range(3):
-            loader: DataLoader[Any] = DataLoader(data, batch_size=16)  # type: ignore[arg-type]
-            for batch in rebatched(loader, 12):
-                optimizer.zero_grad()
-                model(batch).sum().backward()
-                optimizer.step()
-
-    samples = [row.samples for row in steps_of(tmp_path, script).steps]
-    assert len(samples) == 36
-    assert samples[13:] == [12] * 23
