@@ -11,14 +11,14 @@ from harness.attach.passes import LoaderValues, drops_last, samples_in, values_o
 
 class LoaderChange(NamedTuple):
     """A change of a loader's settings: the script's `own` values, those that are `changed`, the `dataset`
-    (None once it exists no longer), the kind of `sampler`, the function that makes the batches, and whether
-    incomplete ones are dropped."""
+    (None once it exists no longer), the kind of `sampler`, the id of the function that makes the batches (it
+    may be a method of an object that is not to be kept), and whether incomplete ones are dropped."""
 
     own: LoaderValues
     changed: dict[str, Any]
     dataset: Callable[[], Any]
     sampler: type
-    collate: Any
+    collate_id: int
     drops_last: bool
 
     @classmethod
@@ -30,7 +30,7 @@ class LoaderChange(NamedTuple):
         except TypeError:  # A list has no weak references, and is not to be kept.
             reference = _nothing
         own, kind = values_of(loader), type(loader.sampler)
-        return cls(own, changed, reference, kind, loader.collate_fn, drops_last(loader))
+        return cls(own, changed, reference, kind, id(loader.collate_fn), drops_last(loader))
 
     def is_for_successor(self, loader: DataLoader[Any]) -> bool:
         """Return whether `loader` takes the place of the one that was changed: it is alike in every respect,
@@ -40,7 +40,7 @@ class LoaderChange(NamedTuple):
             return False
         if loader.dataset is not self.dataset() or values_of(loader) != self.own:
             return False
-        if loader.collate_fn is not self.collate or drops_last(loader) is not self.drops_last:
+        if id(loader.collate_fn) != self.collate_id or drops_last(loader) is not self.drops_last:
             return False
         samples = samples_in(loader)
         return not drops_last(loader) or samples is None or self.changed.get("batch_size", 0) <= samples

@@ -15,15 +15,10 @@ from harness.settings.spec import SPECS
 
 
 def loader_refusal(
-    name: str,
-    loader: DataLoader[Any],
-    values: LoaderValues,
-    *,
-    changes_together: bool,
+    name: str, loader: DataLoader[Any], values: LoaderValues, *, changes_together: bool
 ) -> str | None:
     """Return the reason that the setting `name` of `loader`, which has `values`, cannot change; None: it can.
-    `changes_together` is whether all ranks of the run change their
-    loaders before the same step."""
+    `changes_together` is whether all ranks of the run change their loaders before the same step."""
     spec, value = SPECS[name], getattr(values, name)
     if name == "batch_size" and (reason := _size_refusal(loader, changes_together)) is not None:
         return reason
