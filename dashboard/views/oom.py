@@ -113,7 +113,7 @@ def _memory(facts: OomFacts) -> None:
     st.markdown("**Memory at the failure**")
     memory = facts.held
     limit = "Limit (memory cap)" if memory.is_capped else "Limit (device)"
-    parts = budget(memory, facts.device)
+    parts = budget(facts)
     if parts:
         st.caption(
             f"{words.size(memory.limit_bytes)} = "

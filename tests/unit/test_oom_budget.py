@@ -31,7 +31,7 @@ CPU_CAP: dict[str, Any] = {
 
 
 def parts(device: DeviceKind, **values: Any) -> dict[str, int]:
-    return dict(budget(some_facts(device, **values).held, device))
+    return dict(budget(some_facts(device, **values)))
 
 
 def test_a_cap_on_the_cpu_is_divided_into_tensors_holes_the_rest_of_the_process_and_what_is_left() -> None:
@@ -155,7 +155,7 @@ def test_without_a_limit_there_is_nothing_to_divide() -> None:
 @pytest.mark.parametrize("real", real_texts(), ids=lambda text: text.source)
 def test_the_parts_of_every_recorded_text_add_up_to_its_card(real: OomText) -> None:
     numbers = read_error(real.text)
-    held = some_facts().held._replace(
+    facts = some_facts(
         allocated_bytes=None,
         reserved_bytes=None,
         device_total_bytes=numbers.total_bytes,
@@ -163,7 +163,7 @@ def test_the_parts_of_every_recorded_text_add_up_to_its_card(real: OomText) -> N
         process_bytes=numbers.process_bytes,
         others_bytes=numbers.others_bytes,
     )
-    result = budget(held, DeviceKind.CUDA)
+    result = budget(facts)
     assert sum(part.size_bytes for part in result) == (numbers.total_bytes or 0)
     is_open = numbers.process_bytes is None and bool(result)
     assert any(part.name.startswith("not known") for part in result) or not is_open
@@ -188,9 +188,9 @@ FIELDS = (
 
 @given(st.sampled_from(DeviceKind), st.lists(SIZES, min_size=len(FIELDS), max_size=len(FIELDS)))
 def test_whatever_is_known_the_parts_add_up_to_the_limit(device: DeviceKind, sizes: list[int | None]) -> None:
-    held = some_facts().held._replace(**dict(zip(FIELDS, sizes, strict=True)))
-    result = budget(held, device)
-    assert sum(part.size_bytes for part in result) == (held.limit_bytes or 0)
+    facts = some_facts(device, **dict(zip(FIELDS, sizes, strict=True)))
+    result = budget(facts)
+    assert sum(part.size_bytes for part in result) == (facts.held.limit_bytes or 0)
     names = [part.name for part in result]
     assert len(set(names)) == len(names)
     assert all(one.name.startswith("excess") for one in result if one.size_bytes < 0)

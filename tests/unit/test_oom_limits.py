@@ -121,7 +121,7 @@ def test_of_a_refused_request_no_batch_is_said_to_fit() -> None:
 
 
 def test_a_leak_beside_a_refused_request_is_not_said_to_have_filled_the_memory() -> None:
-    leak = LeakSign("allocated", "Allocated had grown by 1.70 MiB a step.", 1.7 * MIB, 6, 30 * GIB)
+    leak = LeakSign("allocated", "Allocated had grown by 1.70 MiB per step.", 1.7 * MIB, 6, 30 * GIB)
     report = explain(some_facts(device_free_bytes=20 * GIB, leak=leak))
     assert report.verdict is OomVerdict.REFUSED
     assert f"Memory leaks: {leak.message}" in report.evidence
@@ -202,11 +202,11 @@ def test_unlisted_memory_without_which_the_request_would_not_fit_either_is_no_ca
 def test_more_than_the_card_has_is_in_the_hosts_memory() -> None:
     report = report_on(BEYOND_THE_CARD)
     assert report.verdict is OomVerdict.TOO_BIG
-    last = budget(report.facts.held, DeviceKind.CUDA)[-1]
+    last = budget(report.facts)[-1]
     assert last.name == "excess: in the host's memory, for which the driver has no space on the device"
     assert last.size_bytes < -6 * GIB
     assert "14.5 GiB were reserved, more than the device has" in render(report)
-    on_mps = budget(report.facts.held, DeviceKind.MPS)[-1]
+    on_mps = budget(report.facts._replace(device=DeviceKind.MPS))[-1]
     assert on_mps.name == "excess: above the maximum that Metal recommends"
 
 

@@ -51,9 +51,10 @@ def _rounded_down(size_bytes: int) -> int:
     return floor(floor(size_bytes / unit * scale) / scale * unit)
 
 
-def budget(memory: MemoryAtFailure, device: DeviceKind, released: int = 0) -> tuple[BudgetPart, ...]:
-    """Return parts that sum to `memory.limit_bytes`; empty if the limit is unknown. The last part contains
-    what could not be read, and its name lists the candidates. `released` is that of `released_bytes`."""
+def budget(facts: OomFacts) -> tuple[BudgetPart, ...]:
+    """Return parts that sum to the limit, `facts.held.limit_bytes`; empty if it is unknown. The last part
+    contains what could not be read, and its name lists the candidates."""
+    memory, device = facts.held, facts.device
     limit_bytes = memory.limit_bytes
     if limit_bytes is None:
         return ()
@@ -63,7 +64,7 @@ def budget(memory: MemoryAtFailure, device: DeviceKind, released: int = 0) -> tu
         parts, unknown = [], ["allocated memory"]
     parts += _unused(memory, on_cpu)
     inside = sum(part.size_bytes for part in parts)
-    outside_parts, outside_unknown = _outside(memory, on_cpu, inside, released)
+    outside_parts, outside_unknown = _outside(memory, on_cpu, inside, released_bytes(facts))
     parts = [part for part in (*parts, *outside_parts) if part.size_bytes]
     rest = limit_bytes - sum(part.size_bytes for part in parts)
     if abs(rest) < LEAST_REST * limit_bytes and not (rest and not parts):

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterable
 
 from harness import words
-from harness.analysis.oom.budget import budget, released_bytes
+from harness.analysis.oom.budget import budget
 from harness.analysis.oom.report import OomFacts, OomReport
 from harness.records.run import DeviceKind
 
@@ -59,7 +59,7 @@ def _request(report: OomReport) -> list[str]:
 
 def _memory(report: OomReport) -> list[str]:
     memory, device = report.facts.held, report.facts.device
-    parts = budget(memory, device, released_bytes(report.facts))
+    parts = budget(report.facts)
     lines = []
     if parts:
         limit = "memory cap" if memory.is_capped else "device"
