@@ -12,6 +12,7 @@ from harness.analysis.leak.growth import (
     DOUBTFUL_Z,
     LEAST_FOR_LEAK,
     LEAST_RISE,
+    RISING,
     SURE_Z,
     GrowthJudge,
     Judgment,
@@ -38,7 +39,6 @@ _TRANSIENT_STEPS = 64
 # Before the verdict "leak" the steps until memory runs out are stated up to this multiple of those analyzed.
 NEAR = 4
 
-RISING = frozenset({LeakVerdict.WATCH, LeakVerdict.LEAK})
 CALM = frozenset({LeakVerdict.STEADY, LeakVerdict.SAWTOOTH})
 
 

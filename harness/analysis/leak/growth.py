@@ -126,7 +126,7 @@ class GrowthJudge:
         history = self._history
         if history.samples < LEAST_SAMPLES:
             return Judgment(self._state, history.first_step, history.last_step)
-        is_rising = self._state in _RISING
+        is_rising = self._state in RISING
         blocks = history.blocks()
         returned = _returned(blocks)
         # Of a stretch that does not rise only the first one's figures are stated.
@@ -154,7 +154,7 @@ class GrowthJudge:
         return self._state if self._state is LeakVerdict.LEAK else LeakVerdict.WATCH
 
 
-_RISING = frozenset({LeakVerdict.WATCH, LeakVerdict.LEAK})
+RISING = frozenset({LeakVerdict.WATCH, LeakVerdict.LEAK})
 
 
 def _stretches(blocks: Minima) -> list[Minima]:

@@ -12,15 +12,14 @@ next step depends on its size: if that is unknown, no estimate is made for them.
 from collections import deque
 from typing import NamedTuple
 
-from harness.analysis.leak.growth import DOUBTFUL_Z, GrowthJudge
+from harness.analysis.leak.growth import DOUBTFUL_Z, RISING, GrowthJudge
 from harness.analysis.leak.trend import Trend
-from harness.records.memory import LeakSeries, LeakVerdict
+from harness.records.memory import LeakSeries
 from harness.records.run import StepRow
 
 # On the CPU, the memory under the limit follows a leak if it grows by at least this share of the leak's
 # slope; below, the leak uses memory that the process already has.
 FOLLOWS = 0.5
-_RISING = frozenset({LeakVerdict.WATCH, LeakVerdict.LEAK})
 # Readings of the heap, about a second's: their minimum is the free memory at a step's peak.
 _READINGS = 8
 
@@ -92,7 +91,7 @@ class Headroom:
         follows = rate >= FOLLOWS * leak.slope
         if series is LeakSeries.FRAGMENTATION:
             # Holes serve neither their own growth nor, for certain, the next step.
-            is_predictable = follows and self._counted.judge().verdict in _RISING and self._has_peak
+            is_predictable = follows and self._counted.judge().verdict in RISING and self._has_peak
             return _steps(max(0, left_bytes - self._transient_bytes), rate) if is_predictable else None
         if follows:
             return _steps(left_bytes, rate)

@@ -5,12 +5,11 @@ resident memory falls. It rises again as steps touch the holes, while the proces
 stays the same.
 """
 
-from harness.analysis.leak.growth import DOUBTFUL_Z, GrowthJudge, Judgment
+from harness.analysis.leak.growth import DOUBTFUL_Z, RISING, GrowthJudge, Judgment
 from harness.records.memory import LeakVerdict
 
 # Minimum ratio of the slope of the process's data to that of its resident memory.
 LEAST_SHARE = 0.5
-_RISING = frozenset({LeakVerdict.WATCH, LeakVerdict.LEAK})
 
 
 class Refill:
@@ -42,7 +41,7 @@ class Refill:
     def without(self, judgment: Judgment) -> Judgment:
         """Return the verdict on resident memory: no more than "watch" where only refilled holes grow, or
         where that is not known yet. Shared memory, no data, looks the same up to the earlier level."""
-        if judgment.verdict not in _RISING or judgment.trend is None or not self._data.samples:
+        if judgment.verdict not in RISING or judgment.trend is None or not self._data.samples:
             return judgment
         if self._resident_bytes is None or self._earlier_bytes is None:
             return judgment
