@@ -40,8 +40,7 @@ class LearningRateFactor:
             return
         scaled_rates = {id(weight): one.scaled for one in self.scaled for weight in one.group["params"]}
         for group in optimizer.param_groups:
-            around = [scaled_rates[key] for weight in group["params"] if (key := id(weight)) in scaled_rates]
-            if has_rate(group) and not any(_is_same(group["lr"], rate) for rate in around):
+            if has_rate(group) and not (scaled_rates and _is_within(group, scaled_rates)):
                 own = group["lr"]
                 group["lr"] = scaled = own * self.factor
                 self.scaled.append(_Scaled(optimizer, group, own, scaled))
@@ -64,6 +63,12 @@ class LearningRateFactor:
             elif one.group.get("lr") is one.scaled:  # The script may have set another one meanwhile.
                 one.group["lr"] = one.own
         self.scaled = rest
+
+
+def _is_within(group: dict[str, Any], scaled_rates: dict[int, Any]) -> bool:
+    """Return whether a group has taken over the rate of one around it, which has a parameter in common."""
+    keys = (id(weight) for weight in group["params"])
+    return any(key in scaled_rates and _is_same(group["lr"], scaled_rates[key]) for key in keys)
 
 
 def _is_same(rate: Any, other: Any) -> bool:

@@ -94,18 +94,6 @@ class Sharding(torch.optim.SGD):
         self.inner.step()
 
 
-def test_an_optimizer_that_takes_over_the_rate_of_the_one_around_it_has_the_factor_once(
-    tmp_path: Path,
-) -> None:
-    script = Script(kind=Sharding)
-    with a_session(tmp_path) as attached:
-        script.steps(2)
-        attached.ask(learning_rate_factor=0.1)
-        script.steps(3)
-    assert script.weight == pytest.approx(-(3 * 0.5 + 2 * 0.05))
-    assert script.rates == [0.5] * 5
-
-
 class OwnRate(torch.optim.SGD):
     """An optimizer that has another one step, which has a rate of its own."""
 
@@ -118,13 +106,17 @@ class OwnRate(torch.optim.SGD):
         self.inner.step()
 
 
-def test_an_optimizer_within_another_one_that_has_its_own_rate_has_the_factor(tmp_path: Path) -> None:
-    script = Script(kind=OwnRate)
+@pytest.mark.parametrize(("kind", "rate"), [(Sharding, 0.5), (OwnRate, 1.0)])
+def test_an_optimizer_within_another_one_has_the_factor_once(
+    tmp_path: Path, kind: type[torch.optim.Optimizer], rate: float
+) -> None:
+    script = Script(kind=kind)
     with a_session(tmp_path) as attached:
         script.steps(2)
         attached.ask(learning_rate_factor=0.1)
         script.steps(3)
     assert script.weight == pytest.approx(-(3 * 0.5 + 2 * 0.05))
+    assert script.rates == [rate] * 5
 
 
 def test_an_optimizer_has_the_factor_after_another_one_has_failed() -> None:
