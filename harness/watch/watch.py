@@ -104,7 +104,7 @@ class Watch:
         inbox.on_stop_caught = lambda: alive.signs.stop_caught(time.time_ns())
         self._pacing = pacing
         self.folder = files.path
-        self._folder_watch = FolderWatch(files.handle.locate, files.path, inbox)
+        folder_watch = FolderWatch(files.handle.locate, files.path, inbox)
         with ExitStack() as stack:
 
             def open_log(feed: Feed, clock_ns: Callable[[], int]) -> LogWriter:
@@ -146,7 +146,7 @@ class Watch:
             stack.callback(lambda: context.guard.run("commands", poll.poll))
             jobs = [
                 Job("heartbeat", every(HEARTBEAT_PERIOD_S), alive.beat),
-                Job("folder watch", every(HEARTBEAT_PERIOD_S), self._folder_watch.check),
+                Job("folder watch", every(HEARTBEAT_PERIOD_S), folder_watch.check),
                 Job("commands", every(COMMAND_PERIOD_S), poll.poll),
             ]
             stack.enter_context(Sampler(jobs, context.guard, pacing.clock_s))
