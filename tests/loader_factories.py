@@ -22,8 +22,9 @@ from torch.utils.data import (
 )
 
 from harness.attach.guard import ScriptGuard
+from harness.attach.loader_values import values_of
 from harness.attach.loaders import LOADER_SETTINGS
-from harness.attach.passes import LoaderPass, values_of
+from harness.attach.passes import LoaderPass
 from harness.attach.session import Session
 from harness.records.run import CommandKind, CommandRow
 from harness.records.script import ScriptOrigin

@@ -6,7 +6,7 @@ from weakref import ref
 
 from torch.utils.data import DataLoader, SequentialSampler
 
-from harness.attach.passes import LoaderValues, drops_last, samples_in, values_of
+from harness.attach.loader_values import LoaderValues, drops_last, samples_in, values_of
 
 
 class LoaderChange(NamedTuple):

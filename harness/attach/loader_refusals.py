@@ -10,7 +10,7 @@ from typing import Any
 from torch import distributed
 from torch.utils.data import DataLoader, DistributedSampler
 
-from harness.attach.passes import LoaderValues, is_iterable
+from harness.attach.loader_values import LoaderValues, is_iterable
 from harness.settings.spec import SPECS
 
 

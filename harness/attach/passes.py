@@ -7,45 +7,30 @@ With workers, batches that were loaded in advance are loaded again after an exch
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader
 
 from harness.attach.batches import batch_axis, samples_of
-from harness.attach.indices import IndexStream, is_grouped
+from harness.attach.indices import IndexStream
+from harness.attach.loader_values import (
+    DEFAULT_PREFETCH,
+    LoaderValues,
+    batches_of,
+    drops_last,
+    is_iterable,
+    samples_in,
+    values_of,
+)
 from harness.errors import StepscopeError
 
 # Opens torch's iterator of a loader.
 OpenIterator = Callable[[DataLoader[Any]], Iterator[Any]]
 
-_DEFAULT_PREFETCH = 2
 # Of batches none of whose dimensions counts samples, such as the nodes of several graphs.
 _NO_AXIS = -1
-
-
-class LoaderValues(NamedTuple):
-    """The attributes of a loader that can change live. `batch_size` is None where the script's own code makes
-    the batches."""
-
-    batch_size: int | None
-    pin_memory: bool
-    num_workers: int
-    prefetch_factor: int
-
-    @property
-    def most_sent(self) -> int:
-        """The most batches that are loaded in advance, and the one before them."""
-        return self.num_workers * self.prefetch_factor + 1
-
-
-def values_of(loader: DataLoader[Any]) -> LoaderValues:
-    """Return the script's own values."""
-    sampler: Any = loader.batch_sampler
-    size = int(sampler.batch_size) if is_grouped(sampler) else None
-    prefetch = loader.prefetch_factor or _DEFAULT_PREFETCH
-    return LoaderValues(size, bool(loader.pin_memory), int(loader.num_workers), int(prefetch))
 
 
 class LoaderPass:
@@ -74,7 +59,7 @@ class LoaderPass:
         # the end of its workers to the collection of garbage, for which torch makes the script wait.
         is_own = type(loader).__iter__ is not DataLoader.__iter__
         self._loader: Callable[[], DataLoader[Any] | None] = ref(loader) if is_own else lambda: loader
-        self.values = LoaderValues(None, False, 0, _DEFAULT_PREFETCH)
+        self.values = LoaderValues(None, False, 0, DEFAULT_PREFETCH)
         self.batches: Iterator[Any] = iter(())
         self.is_over = self.is_ahead = False
         self.axis: int | None = None
@@ -109,7 +94,8 @@ class LoaderPass:
             if self._earlier is None or not self._has_undone(self._earlier, error):
                 raise
             batch = next(self.batches)
-        self._earlier = None
+        if self._earlier is not None and self._is_proof(self._earlier):
+            self._earlier = None
         return batch
 
     def samples_of(self, batch: Any) -> int | None:
@@ -128,7 +114,7 @@ class LoaderPass:
 
     @property
     def is_tried(self) -> bool:
-        """Return whether a batch was returned since its values were last changed."""
+        """Return whether a batch of full size was returned since its values were last changed."""
         return self._earlier is None
 
     @property
@@ -167,7 +153,7 @@ class LoaderPass:
                 self.batches = self._open_iterator(loader)
             self._changed(self, error)
         else:
-            if self._stream is None:  # It cannot go on with other values.
+            if self._stream is None and not is_iterable(loader):  # It cannot go on with other values.
                 self._earlier = None
             self._changed(self, None)
 
@@ -201,13 +187,8 @@ class LoaderPass:
             return None
         return samples - stream.epoch.delivered(self._loaded_ahead)
 
-    @property
-    def has_other_batches(self) -> bool:
-        """Return whether it is under way, with batches of another size than the script's in its epoch."""
-        loader = self.loader
-        return not self.is_over and loader is not None and self._has_other_batches(loader)
-
-    def _has_other_batches(self, loader: DataLoader[Any]) -> bool:
+    def has_other_batches(self, loader: DataLoader[Any]) -> bool:
+        """Return whether this epoch of `loader`, its own, has batches of another size than the script's."""
         if self._stream is None:
             return False
         return self._earlier_batches > 0 or self.values.batch_size != values_of(loader).batch_size
@@ -216,7 +197,7 @@ class LoaderPass:
     def total_batches(self) -> int:
         """The number of batches in this epoch. Raises TypeError where torch's iterator has no length."""
         loader = self.loader
-        if loader is not None and self._has_other_batches(loader):
+        if loader is not None and self.has_other_batches(loader):
             samples = samples_in(loader)
             if samples is not None:
                 return self.length(samples, drop_last=drops_last(loader))
@@ -230,9 +211,9 @@ class LoaderPass:
     def exchange(self, values: LoaderValues) -> None:
         """Go on with this epoch with `values`: no sample is lost or repeated. Raises StepscopeError when the
         iterator cannot be opened; everything is then as before. Only without an `obstacle`."""
-        earlier = self.values
+        tried = self.tried_values
         self._exchange(values, self._loaded_ahead)
-        self._earlier = earlier
+        self._earlier = None if values == tried else tried
         self._changed(self, None)
 
     @property
@@ -262,11 +243,20 @@ class LoaderPass:
         batches: Any = self.batches
         return batches._send_idx - batches._rcvd_idx if self.values.num_workers else 0
 
+    def _is_proof(self, earlier: LoaderValues) -> bool:
+        """Return whether the newest batch shows that the loader works with the new values: one at the end of
+        an epoch may be no larger than those with the `earlier` ones."""
+        size, drawn, loader = self.values.batch_size, self._drawn, self.loader
+        if size is None or size == earlier.batch_size or drawn is None or loader is None:
+            return True
+        return drawn >= min(size, samples_in(loader) or size)
+
     def _has_undone(self, values: LoaderValues, error: Exception) -> bool:
         """Exchange the iterator, whose first batch failed, for one with `values` that begins with that batch;
         return whether it could be opened."""
         batches, stream = self.batches, self._stream
-        assert stream is not None
+        if stream is None:
+            return self._has_begun_again(values, error)
         assert stream.epoch is not None
         is_drawn = batches._rcvd_idx if self.values.num_workers else stream.epoch.has_sent  # type: ignore[attr-defined]
         self._earlier = None
@@ -274,6 +264,24 @@ class LoaderPass:
             self._exchange(values, self._loaded_ahead + int(is_drawn))
         except StepscopeError:
             return False
+        self._changed(self, error)
+        return True
+
+    def _has_begun_again(self, values: LoaderValues, error: Exception) -> bool:
+        """Begin the pass over an IterableDataset, no batch of which was returned, with `values`; return
+        whether it could be opened."""
+        loader, old, self._earlier = self.loader, self.batches, None
+        if loader is None:
+            return False
+        persistent, loader._iterator = loader._iterator, None
+        self.prepare(loader, values)
+        try:
+            with _standing_in(loader, self._attributes):
+                self.batches = self._open_iterator(loader)
+        except Exception:  # noqa: BLE001  # whatever the script's dataset raises; its first error is raised
+            loader._iterator = persistent
+            return False
+        retire(old)
         self._changed(self, error)
         return True
 
@@ -324,31 +332,6 @@ class LoaderPass:
             attributes["prefetch_factor"] = values.prefetch_factor if values.num_workers else None
             attributes["timeout"] = loader.timeout if values.num_workers else 0
         return attributes
-
-
-def batches_of(samples: int, size: int, *, drop_last: bool) -> int:
-    """Return the number of batches that `samples` make."""
-    return samples // size if drop_last else -(-samples // size)
-
-
-def is_iterable(loader: DataLoader[Any]) -> bool:
-    """Return whether the loader's dataset has no indices."""
-    return isinstance(loader.dataset, IterableDataset)
-
-
-def samples_in(loader: DataLoader[Any]) -> int | None:
-    """Return the number of samples in an epoch; None: its sampler has no length."""
-    grouping: Any = loader.batch_sampler
-    try:
-        return len(grouping.sampler if is_grouped(grouping) else loader.sampler)  # type: ignore[arg-type]  # or it raises TypeError
-    except TypeError:
-        return None
-
-
-def drops_last(loader: DataLoader[Any]) -> bool:
-    """Return whether incomplete batches are dropped, by the loader or by a BatchSampler that it was given."""
-    grouping: Any = loader.batch_sampler
-    return bool(grouping.drop_last if is_grouped(grouping) else loader.drop_last)
 
 
 def retire(batches: Any) -> None:

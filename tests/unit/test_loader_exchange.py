@@ -3,6 +3,7 @@
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from harness.attach.passes import LoaderPass, values_of
+from harness.attach.loader_values import values_of
+from harness.attach.passes import LoaderPass
 from harness.errors import StepscopeError
 from tests.loader_factories import Numbers, Stream, a_loader, a_pass, numbers
 
@@ -119,6 +121,80 @@ def test_the_first_batch_of_an_epoch_that_fails_is_loaded_again_with_earlier_val
         "TypeError" if num_workers else "AssertionError",
     ]
     assert (batches.is_tried, batches.tried_values) == (True, own)
+
+
+def at_most(most: int) -> Callable[[list[int]], list[int]]:
+    """A function that makes batches of no more than so many samples."""
+
+    def collate(samples: list[int]) -> list[int]:
+        if len(samples) > most:
+            raise ValueError("too many")
+        return samples
+
+    return collate
+
+
+def test_of_two_exchanges_before_a_batch_that_fails_both_are_undone() -> None:
+    batches = a_pass(a_loader(count=12, batch_size=4, collate_fn=at_most(4)))
+    next(batches)
+    batches.exchange(batches.values._replace(batch_size=6))
+    batches.exchange(batches.values._replace(prefetch_factor=3))
+    assert list(batches) == in_turn(4, 4, 4)
+    assert batches.values == values_of(a_loader(batch_size=4))
+
+
+def test_an_exchange_back_to_tried_values_needs_no_trial() -> None:
+    batches = a_pass(a_loader(count=12, batch_size=4))
+    next(batches)
+    own = batches.values
+    batches.exchange(own._replace(batch_size=6))
+    batches.exchange(own)
+    assert (batches.is_tried, batches.tried_values) == (True, own)
+
+
+def test_a_short_batch_at_the_end_of_an_epoch_proves_no_batch_size() -> None:
+    loader = a_loader(count=11, batch_size=4, collate_fn=at_most(4))
+    batches = a_pass(loader)
+    own = batches.values
+    list(islice(batches, 2))
+    batches.exchange(own._replace(batch_size=8))
+    assert list(batches) == in_turn(8, 3)
+    assert batches.tried_values == own
+    again = LoaderPass(loader, DataLoader.__iter__, lambda _pass, _error: None)
+    again.prepare(loader, batches.values, batches.tried_values)
+    again.open(loader)
+    assert list(again) == in_turn(0, 4, 4, 3)
+
+
+def test_a_batch_of_the_whole_dataset_proves_a_larger_size() -> None:
+    loader = a_loader(count=11, batch_size=4)
+    batches = LoaderPass(loader, DataLoader.__iter__, lambda _pass, _error: None)
+    batches.prepare(loader, values_of(loader)._replace(batch_size=32), values_of(loader))
+    batches.open(loader)
+    next(batches)
+    assert batches.is_tried
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_first_batch_of_an_iterable_dataset_that_fails_is_loaded_again(num_workers: int) -> None:
+    loader = DataLoader(Stream(10), batch_size=4, collate_fn=at_most(4), num_workers=num_workers)
+    errors: list[Exception | None] = []
+    batches = LoaderPass(loader, DataLoader.__iter__, lambda _pass, error: errors.append(error))
+    own = values_of(loader)
+    batches.prepare(loader, own._replace(batch_size=8), own)
+    batches.open(loader)
+    assert list(batches) == in_turn(0, 4, 4, 2)
+    assert [type(error).__name__ for error in errors] == ["NoneType", "ValueError"]
+    assert (batches.is_tried, batches.values) == (True, own)
+
+
+def test_an_iterable_dataset_that_fails_with_its_own_values_too_is_the_scripts() -> None:
+    loader = DataLoader(Stream(10), batch_size=4, collate_fn=at_most(2))
+    batches = LoaderPass(loader, DataLoader.__iter__, lambda _pass, _error: None)
+    batches.prepare(loader, values_of(loader)._replace(batch_size=8), values_of(loader))
+    batches.open(loader)
+    with pytest.raises(ValueError, match="too many"):
+        next(batches)
 
 
 def test_an_error_of_the_dataset_itself_is_the_scripts() -> None:
