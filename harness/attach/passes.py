@@ -24,6 +24,7 @@ from harness.attach.loader_values import (
     samples_in,
     values_of,
 )
+from harness.attach.places import Place
 from harness.errors import StepscopeError
 
 # Opens torch's iterator of a loader.
@@ -45,6 +46,7 @@ class LoaderPass:
             one.
         early_samples: the number of samples in its newest batch before training began; None: unknown.
         drawn_last: the indices of its last batches, where they count the samples of the newest one.
+        opened_at: the place in the script that opens it.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class LoaderPass:
         self.axis: int | None = None
         self.early_samples: int | None = None
         self.drawn_last: Sequence[Sequence[Any]] | None = None
+        self.opened_at: Place = ()
         self._open_iterator = open_iterator
         self._changed = changed
         self._attributes: dict[str, Any] = {}

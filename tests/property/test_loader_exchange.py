@@ -162,6 +162,6 @@ def test_a_sampler_of_whole_batches_keeps_its_own_whatever_is_exchanged(
         if batches.is_over:
             break
         batches.exchange(batches.values._replace(prefetch_factor=prefetch))
-        assert not batches.has_other_batches
+        assert not batches.has_other_batches(loader)
     seen += [numbers(batch) for batch in batches]
     assert seen == expected

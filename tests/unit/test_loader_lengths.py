@@ -1,10 +1,11 @@
 """`len(loader)` of a script where the batch size changes while it runs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from itertools import count, islice
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from tests.loader_factories import Numbers, SmallTraining, a_loader, watched
@@ -27,6 +28,69 @@ def test_the_length_of_a_loader_is_that_of_the_epoch_under_way(
             seen.append(number)
     assert len(loader) == 6
     assert seen == lengths
+
+
+def average_over(total: float, loader: Sized) -> float:
+    return total / len(loader)
+
+
+def shown(loader: DataLoader[int]) -> Iterator[Tensor]:
+    """Batches, as a progress bar passes them on."""
+    assert len(loader)
+    yield from loader
+
+
+@pytest.mark.parametrize("is_shown", [False, True])
+@pytest.mark.parametrize(("size", "batches"), [(8, [4, 3]), (2, [10, 12])])
+def test_the_length_after_a_loop_is_that_of_its_epoch_and_before_it_that_of_the_next(
+    tmp_path: Path, size: int, batches: list[int], is_shown: bool
+) -> None:
+    loader = a_loader(count=24, batch_size=4)
+    small, before, after, averages = SmallTraining(), [], [], []
+    with watched(tmp_path) as run:
+        for epoch in range(3):
+            before.append(len(loader))
+            number = 0
+            for batch in shown(loader) if is_shown else loader:
+                number += 1
+                small.step(batch)
+                if (epoch, number) == (0, 1):
+                    run.request(batch_size=size)
+            after.append(len(loader))
+            averages.append(average_over(number, loader))
+    assert before == [6, batches[1], batches[1]]
+    assert after == [batches[0], batches[1], batches[1]]
+    assert averages == [1, 1, 1]
+
+
+def test_the_length_after_a_loop_without_other_batches_is_its_own(tmp_path: Path) -> None:
+    loader = a_loader(count=24, batch_size=4)
+    small, lengths = SmallTraining(), []
+    with watched(tmp_path) as run:
+        for epoch in range(3):
+            for batch in loader:
+                small.step(batch)
+            if epoch == 0:
+                run.request(batch_size=8)
+                small.step(batch)
+                lengths.append(len(loader))
+            lengths.append(len(loader))
+    assert run.answers()[-1][0] == "applied"
+    assert lengths == [6, 6, 3, 3]
+
+
+def test_the_first_batch_of_the_next_epoch_has_the_length_of_that(tmp_path: Path) -> None:
+    loader = a_loader(count=24, batch_size=4)
+    small, lengths = SmallTraining(), []
+    with watched(tmp_path) as run:
+        for epoch in range(2):
+            for number, batch in enumerate(loader):
+                if number == 0:
+                    lengths.append(len(loader))
+                small.step(batch)
+                if (epoch, number) == (0, 1):
+                    run.request(batch_size=12)
+    assert lengths == [6, 2]
 
 
 class Endless(Sampler[int]):
