@@ -257,36 +257,34 @@ class LoaderPass:
     def _has_undone(self, values: LoaderValues, error: Exception) -> bool:
         """Exchange the iterator, whose first batch failed, for one with `values` that begins with that batch;
         return whether it could be opened."""
-        batches, stream = self.batches, self._stream
-        if stream is None:
-            return self._has_begun_again(values, error)
-        assert stream.epoch is not None
-        is_drawn = batches._rcvd_idx if self.values.num_workers else stream.epoch.has_sent  # type: ignore[attr-defined]
-        self._earlier = None
+        batches, stream, self._earlier = self.batches, self._stream, None
         try:
-            self._exchange(values, self._loaded_ahead + int(is_drawn))
+            if stream is None:
+                self._begin_again(values)
+            else:
+                assert stream.epoch is not None
+                is_drawn = batches._rcvd_idx if self.values.num_workers else stream.epoch.has_sent  # type: ignore[attr-defined]
+                self._exchange(values, self._loaded_ahead + int(is_drawn))
         except StepscopeError:
             return False
         self._changed(self, error)
         return True
 
-    def _has_begun_again(self, values: LoaderValues, error: Exception) -> bool:
-        """Begin the pass over an IterableDataset, no batch of which was returned, with `values`; return
-        whether it could be opened."""
-        loader, old, self._earlier = self.loader, self.batches, None
+    def _begin_again(self, values: LoaderValues) -> None:
+        """Begin the pass over an IterableDataset anew with `values`. Raises StepscopeError when the iterator
+        cannot be opened."""
+        loader, old = self.loader, self.batches
         if loader is None:
-            return False
+            raise StepscopeError("The script has dropped the loader.")
         persistent, loader._iterator = loader._iterator, None
         self.prepare(loader, values)
         try:
             with _standing_in(loader, self._attributes):
                 self.batches = self._open_iterator(loader)
-        except Exception:  # noqa: BLE001  # whatever the script's dataset raises; its first error is raised
+        except Exception as error:
             loader._iterator = persistent
-            return False
+            raise _unopened(error) from error
         retire(old)
-        self._changed(self, error)
-        return True
 
     def _exchange(self, values: LoaderValues, undelivered: int) -> None:
         loader, old, stream = self.loader, self.batches, self._stream
@@ -310,7 +308,7 @@ class LoaderPass:
             loader._iterator = persistent
             if epoch is not None and following is not None:
                 epoch.take_back(following, undelivered)
-            raise StepscopeError(f"The loader could not be opened with it: {reason_of(error)}") from error
+            raise _unopened(error) from error
         if epoch is not None and values.batch_size is not None:
             samples = epoch.delivered(undelivered)
             earlier = samples - self._earlier_samples
@@ -350,6 +348,10 @@ def _sampler(loader: DataLoader[Any]) -> Any:
 
 def _new_size(loader: DataLoader[Any], values: LoaderValues) -> int | None:
     return None if values.batch_size == values_of(loader).batch_size else values.batch_size
+
+
+def _unopened(error: Exception) -> StepscopeError:
+    return StepscopeError(f"The loader could not be opened with it: {reason_of(error)}")
 
 
 def reason_of(error: Exception) -> str:
