@@ -7,7 +7,7 @@ from harness.watch.boundary import NEVER, TIMED, Boundary, Outcome, StepAction
 from harness.watch.context import RunContext
 from harness.watch.inbox import Inbox
 
-ABORTED = "The run ended before it started."
+ABORTED = "The run ended before this was done."
 
 
 class StepController:
