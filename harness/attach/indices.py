@@ -156,6 +156,28 @@ class IndexStream:
         yield self.epoch.batches()
 
 
+class DrawnSizes:
+    """The batches of indices that an iterator of torch's draws, and their sizes. For a loader that opened
+    it in a way of its own: no `IndexStream` is its sampler."""
+
+    def __init__(self, batches: Iterator[Any], most_sent: int) -> None:
+        """`most_sent` is the number of sizes to keep."""
+        self._batches = batches
+        self._sizes: deque[int | None] = deque(maxlen=most_sent)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        self._sizes.append(len(batch) if isinstance(batch, list | tuple) else None)
+        return batch
+
+    def size_of_sent(self, later: int) -> int | None:
+        """As `Epoch.size_of_sent`; also unknown for those that were drawn as the iterator was made."""
+        return None if later >= len(self._sizes) else self._sizes[-1 - later]
+
+
 def is_grouped(sampler: object) -> bool:
     """Return whether `sampler` is torch's own grouping of single indices into batches."""
     return type(sampler) is BatchSampler

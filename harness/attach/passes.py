@@ -12,9 +12,10 @@ from weakref import ref
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from harness.attach.batches import batch_axis, samples_of
-from harness.attach.indices import IndexStream
+from harness.attach.indices import DrawnSizes, IndexStream
 from harness.attach.loader_values import (
     DEFAULT_PREFETCH,
     LoaderValues,
@@ -76,6 +77,7 @@ class LoaderPass:
         # Batches of this epoch, and their samples, from before the newest exchange.
         self._earlier_batches = self._earlier_samples = 0
         self._opens_itself = False
+        self._drawn_sizes: DrawnSizes | None = None
         self._thread: int | None = None
 
     @property
@@ -140,6 +142,10 @@ class LoaderPass:
     def take(self, loader: DataLoader[Any]) -> None:
         """Take the values of a loader that has opened `batches` in a way of its own: they are fixed."""
         self._opens_itself, self.values = True, values_of(loader)
+        batches: Any = self.batches
+        if isinstance(batches, _BaseDataLoaderIter) and not is_iterable(loader):
+            self._drawn_sizes = DrawnSizes(batches._sampler_iter, self.values.most_sent)
+            batches._sampler_iter = self._drawn_sizes
         self._changed(self, None)
 
     def open(self, loader: DataLoader[Any]) -> None:
@@ -228,9 +234,10 @@ class LoaderPass:
     def _drawn(self) -> int | None:
         """The number of indices that the newest batch was loaded from; None: unknown."""
         stream = self._stream
-        if stream is None or stream.epoch is None or not getattr(self.batches, "_in_order", True):
+        drawn = self._drawn_sizes if stream is None else stream.epoch
+        if drawn is None or not getattr(self.batches, "_in_order", True):
             return None
-        return stream.epoch.size_of_sent(self._loaded_ahead)
+        return drawn.size_of_sent(self._loaded_ahead)
 
     @property
     def _drawn_last(self) -> Sequence[Sequence[Any]] | None:
