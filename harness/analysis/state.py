@@ -32,6 +32,8 @@ IMPORT_LIMIT_S = 120.0
 OUT_OF_MEMORY_CODE = 3
 
 # The state of a script that has opened no log yet.
+# A script that handles no signals ends by each of them as by kill -9.
+_SIGNAL = "a signal (kill, docker stop, the time limit of a batch system)"
 _BEFORE_TRAINING = "The script has not trained yet."
 # Prefix of an output line with the reason for a failed start.
 ERROR_PREFIX = "stepscope: "
@@ -243,7 +245,7 @@ def _lost(logged: RunState | None, evidence: StateEvidence) -> str:
     if evidence.log_problem is not None:
         return evidence.log_problem
     if logged is None and evidence.last_step is None and evidence.is_script:
-        return "The script ended before it trained, without an exit status: kill -9, os._exit or a reboot."
+        return f"The script ended before it trained, without an exit status: {_SIGNAL}, os._exit or a reboot."
     if logged is None and evidence.last_step is None:
         return f"The training process did not start, or left no log.{_last_output(evidence)}"
     where = _at_step(evidence)
@@ -255,8 +257,9 @@ def _lost(logged: RunState | None, evidence: StateEvidence) -> str:
             f"The process ended{where}, but its log is incomplete: {rows} are lost; was the disk full? "
             f"{_log_state(evidence)}"
         )
+    causes = f"{_SIGNAL}, os._exit" if evidence.is_script else "kill -9"
     return (
-        f"The process vanished{_at_step(evidence)} without an exit status: kill -9, a reboot, or a folder "
+        f"The process vanished{_at_step(evidence)} without an exit status: {causes}, a reboot, or a folder "
         f"copied while it ran. {_log_state(evidence)}"
     )
 

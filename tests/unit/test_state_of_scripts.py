@@ -25,6 +25,17 @@ def test_a_script_that_vanished_before_it_trained_is_said_to_have() -> None:
     assert status.message.startswith("The script ended before it trained, without an exit status")
 
 
+def test_a_script_that_vanished_may_have_been_ended_by_a_signal_that_it_does_not_handle() -> None:
+    evidence = LIVE._replace(
+        is_alive=False, is_process_running=False, log_state=RunState.RUNNING, last_step=7
+    )
+    status = derive_state(evidence)
+    assert status.state is RunState.LOST
+    assert "at step 7 without an exit status: a signal (kill, docker stop," in status.message
+    own_loop = derive_state(evidence._replace(is_script=False))
+    assert "without an exit status: kill -9, a reboot" in own_loop.message
+
+
 def test_the_error_that_ended_a_run_is_a_sentence_before_the_next_one() -> None:
     ended = LIVE._replace(log_state=RunState.FAILED, log_message="KeyError: 'x'", health=LogHealth(5, 5, 5))
     assert derive_state(ended).message == "KeyError: 'x'. Everything is in the log."
