@@ -97,7 +97,11 @@ def suspect_sentence(rows: Iterable[AllocationRow], steps: int) -> str:
     sites = [row for row in suspects(rows) if (row.grown_bytes or 0) >= LEAST_GROWN_BYTES]
     tracked = words.plural(max(0, steps - 2), "step")
     if not sites:
-        return f"No allocation site retained {words.size(LEAST_GROWN_BYTES)} or more from {tracked}."
+        least = words.size(LEAST_GROWN_BYTES)
+        return (
+            f"No allocation site retained {least} or more from {tracked}. A tensor that each step replaces "
+            "by a larger one (torch.cat) is not found in this way, nor what is retained more rarely."
+        )
     first = sites[0]
     blocks = words.plural(first.grown_blocks or 0, "block")
     text = f"{tracked} retained {words.size(first.grown_bytes)} in {blocks} allocated at {first.site}"
