@@ -142,6 +142,8 @@ def _bound(info: FieldInfo, constraint: type, attribute: str) -> float | None:
 
 
 _LONGEST_VALUE = 200
+# Units that are words.
+_OF_ONE = {"steps": "step", "batches": "batch", "tokens": "token"}
 
 
 def value_text(spec: SettingSpec, value: Any) -> str:
@@ -153,7 +155,8 @@ def value_text(spec: SettingSpec, value: Any) -> str:
     # A log from elsewhere may contain any value.
     is_number = spec.kind is ValueKind.FLOAT and isinstance(value, int | float)
     text = f"{value:g}" if is_number else clip(str(value), _LONGEST_VALUE)
-    return f"{text} {spec.unit}" if spec.unit else text
+    unit = _OF_ONE.get(spec.unit, spec.unit) if value == 1 else spec.unit
+    return f"{text} {unit}" if unit else text
 
 
 SPECS: Mapping[str, SettingSpec] = {name: _spec(name, info) for name, info in Settings.model_fields.items()}

@@ -1,0 +1,10 @@
+"""Settings and their changes in words."""
+
+from harness.watch import labels
+
+
+def test_one_of_a_unit_is_in_the_singular() -> None:
+    before = {"prefetch_factor": 3, "empty_cache_every": 7, "batch_size": 2}
+    assert labels.sentence(before, {"prefetch_factor": 1}).startswith("Prefetch 3 batches → 1 batch")
+    assert "7 steps → 1 step" in labels.sentence(before, {"empty_cache_every": 1})
+    assert labels.sentence(before, {"batch_size": 1}).startswith("Batch size 2 → 1")
