@@ -62,9 +62,7 @@ class NeverCalled:
 class PlainTraining:
     """Any model and optimizer. Of what a step calls, the forward pass and the update can be wrapped."""
 
-    tokens_per_step = None
     computes_between_calls = False
-    samples_per_step = SAMPLES
     data: object = None
     oom_phase = OomPhase.BETWEEN
 

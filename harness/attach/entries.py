@@ -327,8 +327,11 @@ class StepEntries:
                     waits = NO_WAITS if plain.rank_waits is None else plain.rank_waits.take()
                     samples = plain.samples or samples or 0
                     plain.put((step, step_ns, None, loss, samples, tokens, waits, plain.columns))
-                elif plain.progress.unobserved_ns is not None:
-                    plain.progress.unobserved_ns.append(end_ns)
+                elif (progress := plain.progress).unobserved_ns is not None:
+                    samples, tokens = plain.sizes
+                    progress.unobserved_ns.append(end_ns)
+                    progress.unobserved_samples += plain.samples or samples or 0
+                    progress.unobserved_tokens += tokens or 0
                 plain.step_finished(step)
             except Exception as error:  # noqa: BLE001  # the guard of the process, inline
                 guard.failed(error)

@@ -12,9 +12,10 @@ _RANGE = """SELECT
     (SELECT max(seq) FROM device_details WHERE device = :device AND seq <= (SELECT seq FROM device_samples
         WHERE device = :device AND step <= :last ORDER BY step DESC, seq DESC LIMIT 1))"""
 
-# Training samples of the unobserved steps in a range: all steps of a block have the same number.
-_UNOBSERVED = """SELECT sum(samples / (last_step - first_step + 1) *
-    (min(last_step, :last) - max(first_step, :first) + 1)) FROM unobserved_steps
+# Training samples of the unobserved steps in a range. The log has the sum over each block: where only some of
+# its steps are in the range, their share of the samples is that of the steps.
+_UNOBSERVED = """SELECT sum(samples * (min(last_step, :last) - max(first_step, :first) + 1) /
+    (last_step - first_step + 1)) FROM unobserved_steps
     WHERE last_step >= :first AND first_step <= :last"""
 
 

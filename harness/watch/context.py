@@ -59,10 +59,15 @@ class Progress:
     times_ns: tuple[int, ...] = ()
     # While steps go unobserved: when the first of them began, and when each ended.
     unobserved_ns: list[int] | None = None
+    # Sums over those of them that have ended; without text there are no tokens.
+    unobserved_samples: int = 0
+    unobserved_tokens: int = 0
 
     def unobserve(self, ends_ns: list[int] | None) -> None:
-        """Append the ends of unobserved steps to `ends_ns` from now on; None: steps are observed again."""
+        """Append the ends of unobserved steps to `ends_ns` from now on, and sum up their samples and tokens
+        anew; None: steps are observed again."""
         before_ns, self.unobserved_ns = self.unobserved_ns, ends_ns
+        self.unobserved_samples = self.unobserved_tokens = 0
         if before_ns is not None and self.times_ns and before_ns[-1] > self.times_ns[-1]:
             self.times_ns = tuple(before_ns[-2:])
 

@@ -34,7 +34,7 @@ class StepListener(Protocol):
 
 class Dispatcher:
     """A StepListener that updates `progress`, passes each step to several listeners, and drops failing ones.
-    Of unobserved steps it records only the end."""
+    Of unobserved steps it records only the end, and sums up their samples and tokens."""
 
     def __init__(
         self, listeners: Mapping[str, StepListener], guard: FailureGuard, progress: Progress
@@ -61,6 +61,8 @@ class Dispatcher:
         progress = self._progress
         if progress.unobserved_ns is not None:
             progress.unobserved_ns.append(times_ns[-1])
+            progress.unobserved_samples += samples
+            progress.unobserved_tokens += tokens or 0
             return
         progress.last_step, progress.times_ns = step, times_ns
         for pair in self._listeners:

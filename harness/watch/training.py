@@ -128,16 +128,6 @@ class Training(Protocol):
         """The settings in effect."""
         ...
 
-    @property
-    def samples_per_step(self) -> int:
-        """Samples that a step consumes."""
-        ...
-
-    @property
-    def tokens_per_step(self) -> int | None:
-        """Tokens that a step consumes; None where the data is no text."""
-        ...
-
     def wrap(self, call: str, wrapper: Wrapper) -> Wrapped:
         """Let `wrapper(function)` stand in for a function that a step calls: "next_batch", "to_device",
         "forward", "backward", "update" (the optimizer's step) or "tidy"."""

@@ -1,7 +1,7 @@
 """Blocks of unobserved steps, for the measurement of the overhead in the run itself.
 
 A step of such a block is that of a plain loop: no phases, device events, memory or loss, only the time of its
-end. Commands are still carried out, and end the block.
+end, and its samples and tokens in the sums over the block. Commands are still carried out, and end the block.
 """
 
 import sys
@@ -97,6 +97,7 @@ class Unobserved(StepAction):
         is_whole = not self._timer.is_observing and len(ends_ns) == self._plan.steps + 1
         if not self._timer.is_observing:
             self._timer.restart()
+        samples, tokens = self._progress.unobserved_samples, self._progress.unobserved_tokens
         self._progress.unobserve(None)
         steps = len(ends_ns) - 1
         if steps:
@@ -104,8 +105,8 @@ class Unobserved(StepAction):
                 last_step=row.first_step + steps - 1,
                 t_ns=ends_ns[-1] - self._progress.zero_ns,
                 wall_ns=ends_ns[-1] - ends_ns[0],
-                samples=row.samples * steps,
-                tokens=None if row.tokens is None else row.tokens * steps,
+                samples=samples,
+                tokens=tokens or None,
             )
             self._blocks += is_whole
             self._put(UnobservedBlock(whole, ends_ns, is_whole))
@@ -121,9 +122,7 @@ class Unobserved(StepAction):
         )
 
     def _begin(self, step: int) -> None:
-        training = self._training
-        samples, tokens = training.samples_per_step, training.tokens_per_step
-        self._open = UnobservedRow(step, step, 0, 0, samples, tokens, self._version)
+        self._open = UnobservedRow(step, step, 0, 0, 0, None, self._version)
         self._ends_ns = [self._timer.clock_ns()]
         self._timer.unobserve(self._ends_ns)
         self._progress.unobserve(self._ends_ns)

@@ -312,6 +312,15 @@ def test_the_log_keeps_the_cost_and_counts_the_samples_of_unobserved_steps(tmp_p
         assert reader.telemetry.samples_trained(2, 4) == 24
 
 
+def test_of_a_block_that_is_partly_in_a_range_the_samples_count_in_proportion(tmp_path: Path) -> None:
+    path = tmp_path / "log.sqlite3"
+    with LogAppender(path, a_run()) as log:
+        log.append([a_step(1)._replace(samples=64)], [UnobservedRow(2, 5, 1, 1, 130, None, 1)])
+    with LogReader(path) as reader:
+        assert reader.telemetry.samples_trained(1, 5) == 64 + 130
+        assert reader.telemetry.samples_trained(1, 3) == 64 + 65
+
+
 @pytest.mark.parametrize(
     ("settings", "rows", "text"),
     [
