@@ -119,7 +119,7 @@ class StepEntries:
             if self.guard.is_on and not observation.is_loading:
                 drawn = batches.drawn_last
                 samples = self.count_samples(batches, batch) if drawn is None else len(drawn[-1])
-                self.guard.run(observation.batch_arrived, samples)
+                self.guard.run(observation.batch_arrived, samples, batches)
 
     def batch_missed(self, batches: LoaderPass) -> None:
         """The next batch of a plain step raised an error, or there is none."""

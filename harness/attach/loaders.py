@@ -58,12 +58,14 @@ class LoaderSwitch:
         is_settled: whether the loaders that feed the training are known.
         has_evaluated: whether a model was called, since the last backward pass, without being trained.
         is_dry: whether a pass over a loader of the training is over, and no batch was delivered since.
+        loader_opened: called with a loader that is opened.
     """
 
     def __init__(self, guard: ScriptGuard, *, changes_together: bool = False) -> None:
         """`changes_together`: all ranks of the run change their loaders before the same step."""
         self._guard = guard
         self._changes_together = changes_together
+        self.loader_opened: Callable[[DataLoader[Any]], None] = _ignore
         self.loaders: WeakSet[DataLoader[Any]] = WeakSet()
         self.iterators: WeakKeyDictionary[Any, LoaderValues] = WeakKeyDictionary()
         self._failure: str | None = None
@@ -177,7 +179,7 @@ class LoaderSwitch:
         recent = self.recent
         if self.is_settled and (not recent or (len(recent) == 1 and recent[0].loader in self._training)):
             if recent and recent[0] is not self.newest():
-                self.newest = ref(recent[0])
+                self.newest, recent[0].has_fed = ref(recent[0]), True
             recent.clear()
             return None
         self.recent = []
@@ -341,6 +343,7 @@ class LoaderSwitch:
         batches.take(loader)
 
     def _note_pass(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
+        self.loader_opened(loader)
         batches.is_ahead = loader in self._ahead
         # Before the training, a batch of another loader is no part of it.
         self.recent = [one for one in self.recent if self._has_begun and one.loader is not loader]
@@ -365,7 +368,7 @@ class LoaderSwitch:
 
     def _feeds(self, batches: LoaderPass) -> None:
         loader = batches.loader
-        self.newest = ref(batches)
+        self.newest, batches.has_fed = ref(batches), True
         if loader is None:
             return
         if (fixed := batches.fixed_because) is not None:
@@ -391,3 +394,7 @@ class LoaderSwitch:
 
 def _nothing() -> None:
     return None
+
+
+def _ignore(_loader: DataLoader[Any]) -> None:
+    """No step is under way."""

@@ -14,6 +14,7 @@ from harness.attach.ending import ScriptStopped, caught_stop
 from harness.attach.evaluations import Evaluations
 from harness.attach.manual import ManualUpdates
 from harness.attach.numbering import StepUnderWay
+from harness.attach.passes import LoaderPass
 from harness.attach.recording import Availability, record_loader
 from harness.attach.step_sizes import StepSizes
 from harness.attach.switches import ScriptSwitches
@@ -77,15 +78,14 @@ class Observation:
         self._live = live
         self.calls, self.loaders, self.autocast = training.calls, switches.loaders, switches.autocast
         self.rates = switches.rates
-        self.is_discovering, self.has_lost_models = True, False
-        self._replacements = 0
+        self.is_discovering, self.has_lost_models, self._replacements = True, False, 0
         self._find_models = find_models
         self.availability = Availability(context, switches)
         copies = context.device.torch_device.type != "cpu"
         self.tracker = tracker = StepTracker(steps.timer, copies=copies)
         training.read_phase = lambda: tracker.oom_phase
         self.cycle = UpdateCycle()
-        training.optimizer_ended = self.cycle.forget
+        training.optimizer_ended, self.loaders.loader_opened = self.cycle.forget, tracker.loader_opened
         self.manual = ManualUpdates(clears_gradients) if not training.optimizers else None
         self.step, self.under_way = 1, under_way
         self.raises_stop, self._has_raised_stop = True, False
@@ -116,12 +116,12 @@ class Observation:
         if self.is_discovering and self.updates:
             self._find_models()
 
-    def batch_arrived(self, samples: int | None) -> None:
-        """A loader returned a batch of `samples`; None: their number is unknown. Without gradients it is
+    def batch_arrived(self, samples: int | None, batches: LoaderPass | None = None) -> None:
+        """A loader returned a batch of `samples`, as `StepTracker.batch_arrived`. Without gradients it is
         evaluated, by whatever model, unless a backward pass follows."""
         if self.is_loading:
             return
-        self.tracker.batch_arrived(samples)
+        self.tracker.batch_arrived(samples, batches)
         self.sizes.newest = samples
         self.under_way.has_begun = True
         if not is_grad_enabled():

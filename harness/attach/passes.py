@@ -43,6 +43,7 @@ class LoaderPass:
         batches: torch's iterator, which an exchange replaces.
         is_over: whether the script has seen its end.
         is_ahead: whether the script loads its batches before the step that uses them.
+        has_fed: whether it has fed a step of the training.
         axis: the dimension of its batches that counts samples; None before the first batch, negative without
             one.
         early_samples: the number of samples in its newest batch before training began; None: unknown.
@@ -64,7 +65,7 @@ class LoaderPass:
         self._loader: Callable[[], DataLoader[Any] | None] = ref(loader) if is_own else lambda: loader
         self.values = LoaderValues(None, False, 0, DEFAULT_PREFETCH)
         self.batches: Iterator[Any] = iter(())
-        self.is_over = self.is_ahead = False
+        self.is_over = self.is_ahead = self.has_fed = False
         self.axis: int | None = None
         self.early_samples: int | None = None
         self.drawn_last: Sequence[Sequence[Any]] | None = None

@@ -119,7 +119,7 @@ class PlainObservation(Observation):
             tracker.batch_requested()
         if events >= ARRIVED and batches is not None:
             self.loaders.delivered(batches)
-            self.batch_arrived(plain.samples)
+            self.batch_arrived(plain.samples, batches)
         if events >= CALLED:
             tracker.forward_began(has_gradients=True, is_evaluating=False)
             plain.has_begun = plain.has_trained = True

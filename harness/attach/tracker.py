@@ -9,7 +9,13 @@ The events of every step are flat, see `harness.attach.entries`: each adds the t
 its phase by itself.
 """
 
+from typing import Any
+from weakref import ReferenceType, ref
+
+from torch.utils.data import DataLoader
+
 from harness.analysis.oom.report import OomPhase
+from harness.attach.passes import LoaderPass
 from harness.records.run import Phase
 from harness.watch.timing import StepTimer, Times
 
@@ -38,7 +44,9 @@ class StepTracker:
         has_batch: whether a loader returned a batch since the last step ended.
         has_evaluated: whether a model was called without training it, or a batch was loaded without
             gradients, since the last backward pass.
-        samples: samples of the batches since the last step ended; None: no loader returned a batch.
+        samples: samples of the batches since the last step ended; None: no loader returned a batch. A batch
+            that is loaded and not used, as by a loop that `break` ends before its model is called, is none of
+            them once its loader was opened again and its iterator is gone.
         evaluation_ns: the duration of the evaluation between the last step and the one under way.
     """
 
@@ -57,6 +65,11 @@ class StepTracker:
         self._is_evaluating = False
         self.has_batch = False
         self.samples: int | None = None
+        # Passes and samples of the batches since the last call of a model or backward pass, and those of them
+        # that belong to a loader that was opened again. Only of passes that have fed the training before: a
+        # script may take two batches for a step by `next(iter(loader))`.
+        self._unused: list[tuple[ReferenceType[LoaderPass], int]] = []
+        self._left: list[tuple[ReferenceType[LoaderPass], int]] = []
         self.evaluation_ns = 0
 
     @property
@@ -79,8 +92,17 @@ class StepTracker:
             self.last_ns = now_ns
         self._phase = _DATA_WAIT
 
-    def batch_arrived(self, samples: int | None) -> None:
-        """A loader returned a batch of `samples`; None: their number is unknown."""
+    def loader_opened(self, loader: DataLoader[Any]) -> None:
+        """A loader is opened: the script may have left its passes before, unless it has seen their end."""
+        unused, self._unused = self._unused, []
+        for reference, samples in unused:
+            batches = reference()
+            is_left = batches is not None and batches.loader is loader and not batches.is_over
+            (self._left if is_left else self._unused).append((reference, samples))
+
+    def batch_arrived(self, samples: int | None, batches: LoaderPass | None = None) -> None:
+        """A loader returned a batch of `samples`; None: their number is unknown. `batches` is its pass, if it
+        is one of torch's loaders."""
         if self._fetches != 1 or self.is_updating:
             if not self._leave_fetch(self._after_batch):
                 return
@@ -94,8 +116,12 @@ class StepTracker:
             if (lap := self._timer.lap) is not None:
                 lap(Phase.DATA_WAIT)
         self.has_batch = True
+        if self._left:
+            self._leave_unused()
         if samples is not None:
             self.samples = (self.samples or 0) + samples
+            if batches is not None and batches.has_fed:
+                self._unused.append((ref(batches), samples))
 
     def batch_missed(self) -> None:
         """A loader has no more batches, or has failed."""
@@ -106,6 +132,8 @@ class StepTracker:
         it is called again without a backward pass: then the script did something else in between."""
         if self._backwards:  # An activation checkpoint computes it again.
             return
+        self._unused.clear()
+        self._left.clear()
         if is_evaluating or not has_gradients:
             self.has_evaluated = True
             self._is_evaluating = self._is_evaluating or is_evaluating
@@ -138,6 +166,8 @@ class StepTracker:
         """Gradients are about to be computed."""
         self._backwards += 1
         if self._backwards == 1:
+            self._unused.clear()
+            self._left.clear()
             self.has_evaluated = self._is_evaluating = False
             if self._timer.is_observing:
                 now_ns = self.clock_ns()
@@ -204,6 +234,8 @@ class StepTracker:
         self.has_evaluated = self._is_evaluating = self.has_batch = self.is_updating = False
         self.repeats_batch = False
         self.samples = None
+        self._unused.clear()
+        self._left.clear()
         self.evaluation_ns = 0
         wait_end_ns = started_ns + wait_ns
         copy_end_ns = wait_end_ns + copy_ns
@@ -269,6 +301,16 @@ class StepTracker:
         self._fetches = self._backwards = 0
         self.has_evaluated = self._is_evaluating = self.has_batch = self.is_updating = False
         self.samples = None
+        self._unused.clear()
+        self._left.clear()
+
+    def _leave_unused(self) -> None:
+        """Count no batches that the script has left. As long as their iterator exists, as where two loops
+        over a loader are nested, it may still use them."""
+        gone = sum(samples for reference, samples in self._left if reference() is None)
+        self.samples = (self.samples or 0) - gone
+        self._unused.clear()
+        self._left.clear()
 
     def _enter(self, phase: int) -> None:
         if not self._timer.is_observing:
