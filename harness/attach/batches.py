@@ -45,14 +45,19 @@ def batch_axis(batch: Any, batch_size: int | None) -> int:
     return int(first.shape[0] != batch_size and first.shape[1] == batch_size)
 
 
+def is_vector_of_floats(tensor: Tensor | None) -> bool:
+    """Return whether a tensor may as well be one sample, such as a state in reinforcement learning."""
+    return tensor is not None and tensor.dim() == 1 and tensor.dtype.is_floating_point
+
+
 def tokens_of(inputs: Any) -> int | None:
     """Return the number of token ids, if the first tensor is a (batch, sequence) of integers, else None."""
     return _tokens_in(first_tensor(inputs))
 
 
 def sizes_of(inputs: Any) -> tuple[int | None, int | None]:
-    """Return the samples and the tokens of a model's inputs, see `samples_of` and `tokens_of`. A vector of
-    floats may as well be one sample, such as a state in reinforcement learning: its samples are unknown."""
+    """Return the samples and the tokens of a model's inputs, see `samples_of` and `tokens_of`. The
+    samples of a vector of floats are unknown, see `is_vector_of_floats`."""
     tensor = inputs[0] if type(inputs) is tuple and inputs else None
     if type(tensor) is Tensor and (shape := tensor.shape):  # Nearly always, so without a further call.
         if len(shape) == 3 and len(inputs) > 1 and _is_state(tensor, inputs[1]):
@@ -61,7 +66,7 @@ def sizes_of(inputs: Any) -> tuple[int | None, int | None]:
             return None if len(shape) == 1 and tensor.dtype.is_floating_point else shape[0], None
     else:
         tensor = first_tensor(inputs)
-        if tensor is not None and tensor.dim() == 1 and tensor.dtype.is_floating_point:
+        if is_vector_of_floats(tensor):
             return None, None
     return None if tensor is None else int(tensor.shape[0]), _tokens_in(tensor)
 

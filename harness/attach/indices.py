@@ -7,6 +7,7 @@ own sampler, drawn at the same moments.
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
+from numbers import Integral
 from typing import Any
 
 from torch.utils.data import BatchSampler
@@ -74,6 +75,12 @@ class Epoch:
         if later >= len(self._sent) or type(batch := self._sent[-1 - later]) is not list:
             return None
         return len(batch)
+
+    @property
+    def sends_single_indices(self) -> bool:
+        """Return whether the newest unit is a single index that no list groups: of one sample, or of a whole
+        batch that the dataset makes."""
+        return self._size is None and bool(self._sent) and isinstance(self._sent[-1], Integral)
 
     def go_on(self, size: int | None, undelivered: int, most_sent: int) -> "Epoch":
         """Return the rest of this epoch in batches of `size`, None: of the same size: first the units of the

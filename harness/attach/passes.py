@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from harness.attach.batches import batch_axis, samples_of
+from harness.attach.batches import batch_axis, first_tensor, is_vector_of_floats, samples_of
 from harness.attach.indices import DrawnSizes, IndexStream
 from harness.attach.loader_values import (
     DEFAULT_PREFETCH,
@@ -31,7 +31,7 @@ from harness.errors import StepscopeError
 # Opens torch's iterator of a loader.
 OpenIterator = Callable[[DataLoader[Any]], Iterator[Any]]
 
-# Of batches none of whose dimensions counts samples, such as the nodes of several graphs.
+# Of batches none of whose dimensions counts samples, such as the nodes of several graphs or one sample alone.
 _NO_AXIS = -1
 
 
@@ -112,7 +112,8 @@ class LoaderPass:
         drawn = self._drawn
         if self.axis is None:
             axis = batch_axis(batch, self.values.batch_size)
-            self.axis = axis if drawn in (None, samples_of(batch, axis)) else _NO_AXIS
+            is_counted = drawn in (None, samples_of(batch, axis)) and not self._may_be_one_sample(batch)
+            self.axis = axis if is_counted else _NO_AXIS
         if drawn is not None:
             self.drawn_last = self._drawn_last
             return drawn
@@ -239,6 +240,16 @@ class LoaderPass:
         if drawn is None or not getattr(self.batches, "_in_order", True):
             return None
         return drawn.size_of_sent(self._loaded_ahead)
+
+    def _may_be_one_sample(self, batch: Any) -> bool:
+        """Return whether `batch`, which torch has not collated (`batch_size=None`), may be a sample as well
+        as a batch that the dataset makes; the model's inputs then show which. Streams mostly make batches,
+        but of a vector of floats that is not known either."""
+        loader, stream = self.loader, self._stream
+        if stream is not None and stream.epoch is not None:
+            return stream.epoch.sends_single_indices
+        is_collated = loader is None or loader.batch_sampler is not None
+        return not is_collated and is_vector_of_floats(first_tensor(batch))
 
     @property
     def _drawn_last(self) -> Sequence[Sequence[Any]] | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,84 @@ def test_without_indices_of_samples_they_are_counted_in_the_tensors_if_there_are
     tmp_path: Path, loader: DataLoader[Any], samples: list[int]
 ) -> None:
     assert [row.samples for row in steps_of(tmp_path, partial(train, loader)).steps] == samples
+
+
+class Single(Dataset[tuple[Tensor, Tensor]]):
+    """Samples of a shape, whose features are no samples, and their targets."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+    def __len__(self) -> int:
+        return _COUNT
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.full(self.shape, float(index)), torch.tensor(index)
+
+
+class SingleStream(IterableDataset[Any]):
+    """The same, one after the other."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return (Single(2)[index] for index in range(_COUNT))
+
+
+def one_by_one(loader: DataLoader[Any]) -> Iterator[Tensor]:
+    """Each sample as a batch of one."""
+    return (sample[None] for sample, _ in loader)
+
+
+def stacked(loader: DataLoader[Any]) -> Iterator[Tensor]:
+    """Five samples as a batch."""
+    samples = (sample for sample, _ in loader)
+    while batch := list(islice(samples, 5)):
+        yield torch.stack(batch)
+
+
+def as_they_are(loader: DataLoader[Any]) -> Iterator[Tensor]:
+    """Each sample without a dimension for batches."""
+    return (sample for sample, _ in loader)
+
+
+@pytest.mark.parametrize(
+    ("data", "batches", "expected", "workers"),
+    [
+        (Single(2), one_by_one, [1] * _COUNT, 0),
+        pytest.param(Single(2), one_by_one, [1] * _COUNT, 2, marks=pytest.mark.slow),
+        (Single(3, 4, 2), one_by_one, [1] * _COUNT, 0),
+        (Single(2), stacked, [5, 5], 0),
+        (Single(2), as_they_are, [0] * _COUNT, 0),
+        (SingleStream(), one_by_one, [1] * _COUNT, 0),
+    ],
+    ids=["vectors", "vectors from workers", "images", "stacked", "without a batch", "stream"],
+)
+def test_the_models_inputs_are_counted_where_a_loader_does_not_batch_its_samples(
+    tmp_path: Path,
+    data: Dataset[Any],
+    batches: Callable[[DataLoader[Any]], Iterator[Tensor]],
+    expected: list[int],
+    workers: int,
+) -> None:
+    def script() -> None:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        for inputs in batches(DataLoader(data, batch_size=None, num_workers=workers)):
+            model(inputs).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert [row.samples for row in steps_of(tmp_path, script).steps] == expected
+
+
+def test_a_sampler_of_lists_counts_its_indices_where_torch_does_not_batch(tmp_path: Path) -> None:
+    sampler: Any = Pairs(_COUNT)
+
+    class Rows(Single):
+        def __getitem__(self, index: Any) -> Any:
+            return torch.ones(7, 2)  # Nothing of it counts samples.
+
+    loader = DataLoader(Rows(2), batch_size=None, sampler=sampler)
+    assert [row.samples for row in steps_of(tmp_path, partial(train, loader)).steps] == [2] * 5
 
 
 def test_a_lazy_model_is_followed_and_its_size_known_after_its_first_step(tmp_path: Path) -> None:
