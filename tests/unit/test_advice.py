@@ -355,6 +355,12 @@ def test_slow_steps_with_a_memory_sample_are_left_out() -> None:
     assert "unsteady" in advice_on(unsteady._replace(sampled_steps=every))
 
 
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_advice_points_to_nothing_on_the_page_around_it(scenario: str) -> None:
+    for advice in advice_on(SCENARIOS[scenario]).values():
+        assert " below" not in f"{advice.by_hand} {advice.why}"
+
+
 def test_load_of_other_processes_is_reported_with_the_cores_left() -> None:
     advice = advice_on(SCENARIOS["busy-host"])["busy-host"]
     assert advice.evidence.startswith("Other processes use 7.2 of the 8 cores while this run gets 0.6")

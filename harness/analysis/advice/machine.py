@@ -138,8 +138,8 @@ def find_uneven_steps(run: RunEvidence) -> Diagnosis | None:
         f"This is the time saved if every step took as long as the median. In the slow steps, {name} exceeds "
         "its median the most.",
         options,
-        "Check the slowest steps below and the events at that time: other programs, garbage collection, "
-        "checkpoint writes, inputs of very different length.",
+        "Check what happened in the slowest steps: other programs, garbage collection, checkpoint writes, "
+        "inputs of very different length.",
     )
 
 
