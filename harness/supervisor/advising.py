@@ -17,6 +17,7 @@ from harness.records.run import (
     CommandRow,
     CommandState,
     DeviceFacts,
+    HostSampleRow,
     SettingsRow,
 )
 from harness.settings import Settings
@@ -31,6 +32,9 @@ STEPS = 1_000
 _CANDIDATES = (("amp", "bf16"), ("amp", "fp16"), ("matmul_precision", "high"))
 # The newest samples of the host that are analyzed, one per second.
 _HOST_SAMPLES = 120
+# Those of this time are analyzed also where the steps above take less, as 1,000 steps of 5 ms do: twice the
+# samples that the rule on the load of a CPU requires.
+_HOST_SPAN_NS = 20 * 10**9
 # The newest changes of settings whose effect is analyzed.
 _MOST_CHANGES = 12
 
@@ -62,7 +66,7 @@ def read_evidence(
     first = max(extent.first, extent.last - STEPS + 1, history[-1].step)
     steps = reader.steps(first, extent.last, STEPS)
     name = device.uuid or device.kind.value
-    hosts = reader.last_host_samples(_HOST_SAMPLES, first)
+    hosts = _host_samples(reader, first, history[-1].step)
     return RunEvidence(
         device,
         settings,
@@ -86,6 +90,13 @@ def read_evidence(
         _torch_threads(reader),
         frozenset(recorded.names),
     )
+
+
+def _host_samples(reader: LogReader, first: int, changed: int) -> list[HostSampleRow]:
+    """Return the newest samples of the host: since the step `first`, and of the last 20 s of the run, but of
+    no step before `changed`, that of the newest change of settings."""
+    samples = reader.last_host_samples(_HOST_SAMPLES, changed)
+    return [row for row in samples if row.step >= first or row.t_ns > samples[-1].t_ns - _HOST_SPAN_NS]
 
 
 def _torch_threads(reader: LogReader) -> int | None:

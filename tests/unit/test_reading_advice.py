@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from harness.analysis.advice import suggest
+from harness.analysis.advice.host import MIN_SAMPLES
 from harness.analysis.advice.inspection import MisplacedTensor, StepInspection, SyncLine
 from harness.demo.machine import FACTS
 from harness.records.memory import MemorySampleRow
@@ -25,6 +27,7 @@ from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
 from harness.supervisor.advising import STEPS, read_evidence, speedups
 from harness.supervisor.measuring import read_measurements
+from tests.advice_factories import CPU
 from tests.measuring_factories import write_measured_log
 from tests.store_factories import a_device_sample, a_run, steps
 
@@ -209,6 +212,21 @@ def test_host_samples_and_torch_threads_are_read_with_their_steps(tmp_path: Path
     assert run is not None
     assert [one.seq for one in run.host_samples] == [5, 6, 7, 8, 9]
     assert run.torch_threads == 2
+
+
+def test_host_samples_of_20_s_are_read_with_steps_of_a_few_milliseconds(tmp_path: Path) -> None:
+    rows = [row._replace(step_ns=2 * 10**6, t_ns=row.step * 2 * 10**6) for row in steps(1, 15_000)]
+    samples = [HostSampleRow(s, s * 10**9, 500 * s, 98.0, 60.0, *(None,) * 5) for s in range(1, 31)]
+    for changed, count in ((1, 20), (13_000, 5)):
+        path = tmp_path / f"{changed}.sqlite3"
+        with LogAppender(path, a_run()) as appender:
+            change = a_version(2, changed, "a", batch_size=64)
+            appender.append(rows, [a_version(1, 1, None), change, *samples])
+        with LogReader(path) as reader:
+            run = read_evidence(reader, CPU, observed=lambda at: None)
+        assert run is not None
+        assert len(run.host_samples) == count
+        assert ("busy-host" in {advice.rule for advice in suggest(run)}) is (count >= MIN_SAMPLES)
 
 
 def test_a_log_without_host_samples_and_threads_gives_none(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ class RunEvidence(NamedTuple):
     inspection: StepInspection | None = None
     # Steps with a memory sample, slowed down by reading the allocator's block list under the GIL.
     sampled_steps: frozenset[int] = frozenset()
-    # Samples of the host during these steps.
+    # Samples of the host during these steps, and before them where those are short.
     host_samples: Sequence[HostSampleRow] = ()
     # By the number of a host sample: CPU time of the loader workers, 100 % per core.
     workers_cpu_pct: Mapping[int, float | None] = {}
