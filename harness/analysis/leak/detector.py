@@ -213,8 +213,9 @@ class LeakDetector:
         fit = judgment.trend
         is_leak = judgment.verdict is LeakVerdict.LEAK
         left = self._steps_left(series, judgment, limits)
+        judge = self._judges[series]
         context = wording.VerdictContext(
-            series, judgment, self._judges[series].samples, left, self._on_cpu, series in rising
+            series, judgment, judge.samples, judge.least_for_leak, left, self._on_cpu, series in rising
         )
         return LeakRow(
             t_ns=t_ns,

@@ -86,10 +86,14 @@ class _StretchTest(NamedTuple):
 
 
 class GrowthJudge:
-    """Collects the readings of one series in the order of their steps and returns a verdict on request."""
+    """Collects the readings of one series in the order of their steps and returns a verdict on request.
+
+    Attributes:
+        least_for_leak: the number of readings required for the verdict "leak" when it was last requested.
+    """
 
     def __init__(self) -> None:
-        self._least_for_leak = LEAST_FOR_LEAK
+        self.least_for_leak = LEAST_FOR_LEAK
         self.restart()
 
     @property
@@ -116,7 +120,7 @@ class GrowthJudge:
         """Return the current verdict, recomputed each time the history has grown by 1/32. `least_for_leak` is
         the number of readings required for the verdict "leak"."""
         history = self._history
-        self._least_for_leak = least_for_leak
+        self.least_for_leak = least_for_leak
         if history.samples >= self._due:
             self._due = history.samples + max(_LEAST_NEW, history.samples // 32)
             self._judgment = self._judge()
@@ -141,7 +145,7 @@ class GrowthJudge:
         self._state = self._next(tests)
         best = max(tests, key=lambda test: (test.grows, test.keeps_growing))
         rise = best.trend.slope * best.span
-        is_enough = history.samples >= self._least_for_leak
+        is_enough = history.samples >= self.least_for_leak
         limit = _detection_limit(tests[0], returned) if is_enough else None
         return Judgment(self._state, best.since_step, history.last_step, best.trend, rise, limit)
 
@@ -149,7 +153,7 @@ class GrowthJudge:
         growing = [test for test in tests if test.grows]
         if not growing:
             return LeakVerdict.SAWTOOTH if tests[0].has_teeth else LeakVerdict.STEADY
-        if any(test.keeps_growing for test in growing) and self._history.samples >= self._least_for_leak:
+        if any(test.keeps_growing for test in growing) and self._history.samples >= self.least_for_leak:
             return LeakVerdict.LEAK
         return self._state if self._state is LeakVerdict.LEAK else LeakVerdict.WATCH
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.leak.growth import LEAST_FOR_LEAK, Judgment
+from harness.analysis.leak.growth import Judgment
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import StepRow
 
@@ -29,11 +29,13 @@ _SIMILAR = 0.5, 2.0
 
 
 class VerdictContext(NamedTuple):
-    """The values in a sentence. `is_rising` is the verdict before attribution among the series."""
+    """The values in a sentence. `is_rising` is the verdict before attribution among the series, and
+    `required` the number of readings for the verdict "leak"."""
 
     series: LeakSeries
     judgment: Judgment
     samples: int
+    required: int
     steps_left: int | None
     on_cpu: bool
     is_rising: bool
@@ -57,7 +59,8 @@ def sentence(context: VerdictContext) -> str:
         case LeakVerdict.WARM_UP:
             return f"Warming up: the first steps are not evaluated for {context.name}."
         case LeakVerdict.TOO_EARLY:
-            readings = f"{words.count(context.samples)} of {LEAST_FOR_LEAK} readings"
+            # More are required once the steps turn out to differ.
+            readings = f"{words.count(context.samples)} of at least {words.count(context.required)} readings"
             return f"Too early for a verdict on {context.name}: {readings} {since}."
         case LeakVerdict.LEAK:
             return f"{_growth(context, since)}{_end(context)} The verdict is withdrawn if it levels off."
