@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from harness import words
-from harness.analysis.memory.refit import PeakFit, fit_peak
+from harness.analysis.memory.refit import LEAST_RATIO, PeakFit, fit_peak
 from harness.records.run import SettingsRow
 from harness.store.reader import LogReader
 
@@ -23,8 +23,10 @@ class Refit(NamedTuple):
     samples: int
 
     def sentence(self, limit_bytes: int | None) -> str:
-        """Return the peak of twice the batch, and the largest batch under the limit, in words."""
-        fit, twice = self.fit, 2 * self.samples
+        """Return the peak of twice the batch, but of none beyond twice the largest that the fit rests on, and
+        the largest batch under the limit, in words."""
+        fit = self.fit
+        twice = 2 * min(self.samples, fit.sizes[-1])
         text = f"A batch of {words.count(twice)} would peak at about {words.size(fit.peak_bytes(twice))}"
         largest = None if limit_bytes is None else fit.largest(limit_bytes)
         if largest is not None and largest <= _FARTHEST * fit.sizes[-1]:
@@ -35,7 +37,8 @@ class Refit(NamedTuple):
 
 
 def refit_peak(reader: LogReader) -> Refit | None:
-    """Return the fit of the run in a log; None while too little was measured. Raises LogError."""
+    """Return the fit of the run in a log; None while too little was measured, also where the newest step is
+    larger than those that were. Raises LogError."""
     last = reader.extent().last
     if last is None:
         return None
@@ -43,7 +46,10 @@ def refit_peak(reader: LogReader) -> Refit | None:
     history = reader.settings_history()
     versions = _comparable(history) or [steps[-1].settings_version]
     fit = fit_peak(reader.measured_peaks(max(0, last - _MOST_STEPS), last, versions))
-    return None if fit is None or not steps[-1].samples else Refit(fit, steps[-1].samples)
+    samples = steps[-1].samples
+    if fit is None or not samples or samples >= LEAST_RATIO * fit.sizes[-1]:
+        return None
+    return Refit(fit, samples)
 
 
 def _comparable(history: Sequence[SettingsRow]) -> list[int]:

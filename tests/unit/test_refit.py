@@ -94,6 +94,34 @@ def test_steps_of_a_run_are_fitted_across_changes_of_the_batch_alone(tmp_path: P
     )
 
 
+@pytest.mark.parametrize(
+    ("newest", "sentence"),
+    [
+        (20_000, None),
+        (80, "A batch of 128 would peak at about 138 MiB (from steps of 64 samples alone)."),
+        (16, "A batch of 32 would peak at about 42.0 MiB (from steps of 64 samples alone)."),
+    ],
+)
+def test_nothing_is_said_beyond_twice_the_largest_size_of_the_fit(
+    tmp_path: Path, newest: int, sentence: str | None
+) -> None:
+    rows = [
+        row._replace(
+            samples=64 if row.step < 40 else newest,
+            settings_version=1,
+            allocated_bytes=10 * MIB,
+            peak_allocated_bytes=74 * MIB,
+            flags=0,
+        )
+        for row in steps(1, 40)
+    ]
+    with LogAppender(tmp_path / "log.sqlite3", a_run()) as appender:
+        appender.append(rows)
+    with LogReader(tmp_path / "log.sqlite3") as reader:
+        refit = refit_peak(reader)
+    assert (None if refit is None else refit.sentence(None)) == sentence
+
+
 def test_a_run_without_steps_has_no_fit(tmp_path: Path) -> None:
     with LogReader(write_log(tmp_path / "log.sqlite3")) as reader:
         assert refit_peak(reader) is None
