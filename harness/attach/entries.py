@@ -104,9 +104,8 @@ class StepEntries:
         guard.run(observation.batch_requested, batches)
         try:
             batch = next(batches) if calls.next_batch is calls.own_next_batch else calls.fetch(batches)
-        except BaseException:
-            observation.loaders.ended(batches)
-            guard.run(observation.batch_missed)
+        except BaseException as error:
+            self.batch_missed(batches, has_failed=not isinstance(error, StopIteration))
             raise
         self.arrived(batches, batch)
         return batch
@@ -121,11 +120,11 @@ class StepEntries:
                 samples = self.count_samples(batches, batch) if drawn is None else len(drawn[-1])
                 self.guard.run(observation.batch_arrived, samples, batches)
 
-    def batch_missed(self, batches: LoaderPass) -> None:
-        """The next batch of a plain step raised an error, or there is none."""
+    def batch_missed(self, batches: LoaderPass, *, has_failed: bool) -> None:
+        """The next batch raised an error, or there is none."""
         if (observation := self.observation) is not None:
             observation.loaders.ended(batches)
-            self.guard.run(observation.batch_missed)
+            self.guard.run(observation.batch_missed, has_failed)
 
     def count_samples(self, batches: LoaderPass, batch: Any) -> int | None:
         """Return the number of samples in a batch; None: unknown."""

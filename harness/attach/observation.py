@@ -139,12 +139,12 @@ class Observation:
         self.tracker.has_evaluated = self.loaders.has_evaluated = True
         self.under_way.forward_began(is_training=False)
 
-    def batch_missed(self) -> None:
+    def batch_missed(self, has_failed: bool = False) -> None:
         """A loader has no more batches, or failed."""
         if self.under_way.is_plain:
             self.leave_plain_step()
         if not self.is_loading:
-            self.tracker.batch_missed()
+            self.tracker.batch_missed(has_failed=has_failed)
 
     def forward_began(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """A model is called."""

@@ -123,9 +123,12 @@ class StepTracker:
             if batches is not None and batches.has_fed:
                 self._unused.append((ref(batches), samples))
 
-    def batch_missed(self) -> None:
-        """A loader has no more batches, or has failed."""
-        self._leave_fetch(_OTHER)
+    def batch_missed(self, *, has_failed: bool = False) -> None:
+        """A loader has no more batches, or has failed: then the wait for it is still the phase under way."""
+        if has_failed:
+            self._fetches = max(0, self._fetches - 1)
+        else:
+            self._leave_fetch(_OTHER)
 
     def forward_began(self, *, has_gradients: bool, is_evaluating: bool, is_repeated: bool = False) -> None:
         """The model is called, with gradients or not, and in evaluation mode or not. `is_repeated` is whether

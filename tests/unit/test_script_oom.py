@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -106,6 +107,25 @@ def test_what_fails_outside_of_a_phase_is_between_two_steps(tmp_path: Path) -> N
     report, _ = report_of(tmp_path, fail_between)
     assert report.facts.asked.phase is OomPhase.BETWEEN
     assert report.facts.asked.code == "torch.empty(TOO_MUCH)"
+
+
+@pytest.mark.parametrize("steps", [4, 100])
+def test_a_batch_that_cannot_be_put_together_fails_in_data_loading(tmp_path: Path, steps: int) -> None:
+    def collate(samples: list[int]) -> Tensor:
+        return torch.ones(TOO_MUCH) if 8 * steps in samples else torch.ones(8, 4)
+
+    with suppress(RuntimeError), a_session(tmp_path) as attached:
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        numbers: Any = list(range(2_000))
+        for inputs in DataLoader(numbers, batch_size=8, collate_fn=collate):
+            net(inputs).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    with attached.log() as log:
+        (row,) = log.memory.oom_reports()
+    report = report_from_json(row.report)
+    assert (report.facts.step, report.facts.asked.phase) == (steps + 1, OomPhase.DATA)
 
 
 def test_the_traceback_is_left_to_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
