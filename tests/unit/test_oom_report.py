@@ -218,6 +218,12 @@ def test_beyond_the_largest_batch_seen_a_line_is_a_lower_bound() -> None:
     ]
 
 
+@pytest.mark.parametrize("phase", [OomPhase.DATA, OomPhase.WORKER, OomPhase.BETWEEN])
+def test_requests_outside_of_the_model_say_nothing_about_other_batches(phase: OomPhase) -> None:
+    facts = some_facts(phase=phase, peaks=some_peaks((8, 12.0), (48, 52.0)))
+    assert not any("would have peaked" in c.text for c in explain(facts).counterfactuals)
+
+
 def test_a_prediction_is_quoted_as_one_and_only_where_it_saves_something() -> None:
     predicted = (PredictedChange("AMP bf16", 10 * GIB, 3 * GIB), PredictedChange("SGD", 13 * GIB, 0))
     (message,) = explain(some_facts(), predicted).counterfactuals

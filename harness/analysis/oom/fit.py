@@ -10,6 +10,7 @@ from harness.analysis.oom.report import (
     Counterfactual,
     MemoryAtFailure,
     OomFacts,
+    OomPhase,
     OomVerdict,
     PredictedChange,
 )
@@ -17,6 +18,8 @@ from harness.records.run import DeviceKind
 
 # Lines are extrapolated up to this multiple of the run's largest batch.
 _FARTHEST = 2.0
+# The phases whose memory the peaks of steps include: other requests may have any size.
+_IN_MODEL = frozenset({OomPhase.COPY, OomPhase.FORWARD, OomPhase.BACKWARD, OomPhase.OPTIMIZER})
 
 
 class PeakLine(NamedTuple):
@@ -102,6 +105,7 @@ def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
     if (
         line is None
         or facts.batch_size is None
+        or facts.asked.phase not in _IN_MODEL
         or verdict in (OomVerdict.LEAK, OomVerdict.HOST, OomVerdict.REFUSED)
         or (verdict is OomVerdict.FRAGMENTATION and on_cpu)
     ):
