@@ -245,6 +245,12 @@ def test_a_larger_cap_is_named_only_where_the_device_has_it() -> None:
     assert none.text.startswith("No cap would have sufficed")
 
 
+def test_a_cap_that_would_have_sufficed_is_not_stated_as_the_one_that_was_reached() -> None:
+    sizes: dict[str, Any] = {"reserved_bytes": 511 * MIB, "most_bytes": MIB + 2**18, "cap_bytes": 512 * MIB}
+    (message,) = _cap(some_facts(**sizes), OomVerdict.CAP)
+    assert message.text.startswith("A slightly larger cap would have sufficed for this request")
+
+
 def test_where_something_else_took_the_rest_of_the_cap_no_larger_one_is_named() -> None:
     facts = some_facts(**GROUNDS[OomVerdict.CAP])
     assert facts.held.reserved_bytes is not None

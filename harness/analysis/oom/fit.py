@@ -140,7 +140,9 @@ def _cap(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
     if memory.device_total_bytes is not None and needed > memory.device_total_bytes:
         text = f"No cap would have sufficed: the device has {words.size(memory.device_total_bytes)} in total."
         return [Counterfactual(text, _cap_basis(base, most), None)]
-    text = f"A cap above {words.size(needed)} would have sufficed for this request; later ones may need more."
+    is_distinct = words.size(needed) != words.size(cap)
+    larger = f"A cap above {words.size(needed)}" if is_distinct else "A slightly larger cap"
+    text = f"{larger} would have sufficed for this request; later ones may need more."
     return [Counterfactual(text, _cap_basis(base, most), needed)]
 
 
