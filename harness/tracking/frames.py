@@ -26,9 +26,9 @@ _ABSOLUTE = re.compile(r"/|[A-Za-z]:/|~")
 _PACKAGES = re.compile(r".*(?:site|dist)-packages/")
 _STANDARD = re.compile(r".*/lib/python3\.\d+/")
 # Sources, headers, objects and libraries of other languages; a snapshot with C++ stacks has frames such as
-# "thread48.o:0".
+# "thread48.o:0", and tracebacks through Cython's modules name sources that are not installed with them.
 _NATIVE = re.compile(
-    r"\.(?:c|cc|cpp|cxx|cu|hip|h|hh|hpp|hxx|cuh|inl|inc|S|o|obj|a|so|dylib|dll|rs)(?:\.[\d.]+)?$"
+    r"\.(?:c|cc|cpp|cxx|cu|hip|h|hh|hpp|hxx|cuh|inl|inc|S|o|obj|a|so|dylib|dll|rs|pyx|pxd|pxi)(?:\.[\d.]+)?$"
 )
 NO_SITE = "no Python code (autograd or a library)"
 

@@ -17,6 +17,7 @@ STEP = StackFrame("project/train.py", 12, "step")
         "torch/nn/modules/module.py",
         "??",
         "x.inl",
+        "numpy/random/_common.pyx",
     ],
 )
 def test_objects_and_sources_of_other_languages_are_no_persons_code(file: str) -> None:
