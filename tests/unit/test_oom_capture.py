@@ -5,9 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._utils import ExceptionWrapper
 
 from harness.analysis.oom.report import LiveSite, OomPhase
 from harness.device.testing.device import FAKE_FACTS, FakeDevice
@@ -169,6 +171,39 @@ def test_the_size_in_an_error_about_the_hosts_memory_is_the_arrays(workload: Wor
     error = MemoryError("Unable to allocate 20.0 MiB for an array with shape (5, 1048576) and data type flo")
     requests = captured(workload, raising(error), device=FakeDevice(FAKE_FACTS)).request
     assert (requests.error_bytes, requests.least_bytes, requests.most_bytes) == (20 << 20,) * 3
+
+
+def test_the_line_of_an_array_is_not_that_of_a_source_that_numpy_was_built_from(workload: Workload) -> None:
+    def draw() -> None:
+        np.random.rand(1 << 45)
+
+    site = captured(workload, draw).request.site
+    assert site is not None
+    assert site.endswith(" draw")
+
+
+def test_the_line_of_a_workers_error_is_the_workers_own(workload: Workload) -> None:
+    def load_sample() -> None:
+        torch.empty(1 << 50)
+
+    def run_worker() -> None:
+        try:
+            try:
+                raise KeyError("not in the cache")
+            except KeyError:
+                load_sample()
+        except RuntimeError:
+            ExceptionWrapper(where="in DataLoader worker process 0").reraise()
+
+    request = captured(workload, run_worker).request
+    assert request.phase is OomPhase.WORKER
+    assert [call.split()[-1] for call in request.stack] == [
+        "load_sample",
+        "run_worker",
+        "run_worker",
+        "captured",
+    ]
+    assert request.code == "torch.empty(1 << 50)"
 
 
 def test_a_limit_that_the_script_set_is_the_cap_of_a_run_without_one(workload: Workload) -> None:

@@ -52,6 +52,11 @@ _CODE_LENGTH, _ERROR_LENGTH = 120, 1_000
 # A driver may reserve this much for itself: only more than this belongs to other processes.
 _DRIVER_RESERVE_BYTES = 1 << 30
 _FILE = re.compile(r'File "([^"]+)"')
+# In the text of a worker's error (`ExceptionWrapper` in torch/_utils.py); of a chain, the last one counts.
+_TRACEBACK = "Traceback (most recent call last):"
+_WORKER_CALL = re.compile(r'^ +File "([^"\n]+)", line (\d+), in (.+)$', re.MULTILINE)
+# File, line and function.
+_Call = tuple[str, int, str]
 _NO_FRAMES = (
     "The backward pass runs in C++, without Python frames: the line is the one that started it, and which "
     "module's gradient was being computed is not known."
@@ -99,12 +104,14 @@ def capture_evidence(
     if is_from_worker(str(error)):
         phase = OomPhase.WORKER
     kind = DeviceKind.CPU if is_of_host(text) else device.facts.kind
+    called = zip(reversed(frames), reversed(lines), strict=True)
+    calls = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in called]
     categories = attempt(lambda: _categories(training, memory_state.allocated_bytes)) or ()
     return OomCapture(
         step=step,
         error=text[:_ERROR_LENGTH],
         settings=settings,
-        request=_request(numbers, kind, phase, frames, lines, training),
+        request=_request(numbers, kind, phase, frames, [*_worker_calls(str(error)), *calls], training),
         memory_state=memory_state,
         memory=memory,
         categories=categories,
@@ -121,6 +128,15 @@ def clean(text: str) -> str:
     return " ".join(text.replace(str(Path.home()), "~").split())
 
 
+def _worker_calls(text: str) -> list[_Call]:
+    """Return the calls in the text of an error from a loader's worker, innermost first; none for others, and
+    none where the worker was killed."""
+    if not is_from_worker(text):
+        return []
+    calls = _WORKER_CALL.findall(text.rpartition(_TRACEBACK)[2])
+    return [(file, int(line), function) for file, line, function in reversed(calls)]
+
+
 def _is_before_update(frames: Sequence[FrameType], training: Training | None) -> bool:
     if training is None or len(training.optimizer.param_groups) != 1:
         return False
@@ -132,23 +148,16 @@ def _request(
     kind: DeviceKind,
     phase: OomPhase,
     frames: Sequence[FrameType],
-    lines: Sequence[int],
+    calls: Sequence[_Call],
     training: Training | None,
 ) -> FailedRequest:
     least, most = (
         (None, None) if numbers.requested_bytes is None else tensor_bytes(numbers.requested_bytes, kind)
     )
-    ours = [
-        (frame, line)
-        for frame, line in zip(reversed(frames), reversed(lines), strict=True)
-        if not is_torch(file := shorten(frame.f_code.co_filename)) and not is_own(file)
-    ]
+    ours = [call for call in calls if not is_torch(file := shorten(call[0])) and not is_own(file)]
     path, module = _module(frames, training)
-    stack = tuple(
-        f"{shorten(frame.f_code.co_filename)}:{line} {frame.f_code.co_name}"
-        for frame, line in ours[:_MOST_FRAMES]
-    )
-    code = linecache.getline(ours[0][0].f_code.co_filename, ours[0][1]).strip() if ours else ""
+    stack = tuple(f"{shorten(file)}:{line} {function}" for file, line, function in ours[:_MOST_FRAMES])
+    code = linecache.getline(ours[0][0], ours[0][1]).strip() if ours else ""
     note = None
     is_workload = bool(stack) and stack[0].startswith(_WORKLOAD)
     if phase is OomPhase.BACKWARD and (is_workload or _is_in_engine(frames)):
