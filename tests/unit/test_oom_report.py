@@ -224,6 +224,14 @@ def test_requests_outside_of_the_model_say_nothing_about_other_batches(phase: Oo
     assert not any("would have peaked" in c.text for c in explain(facts).counterfactuals)
 
 
+def test_a_request_above_the_line_says_nothing_about_other_batches() -> None:
+    small = some_peaks((8, 0.1), (48, 0.3))
+    for size, estimates in ((512 * MIB, 0), (128 * MIB, 1)):
+        facts = some_facts(least_bytes=size, peaks=small)
+        texts = [c.text for c in explain(facts).counterfactuals]
+        assert sum("would have peaked" in text for text in texts) == estimates
+
+
 def test_a_prediction_is_quoted_as_one_and_only_where_it_saves_something() -> None:
     predicted = (PredictedChange("AMP bf16", 10 * GIB, 3 * GIB), PredictedChange("SGD", 13 * GIB, 0))
     (message,) = explain(some_facts(), predicted).counterfactuals

@@ -110,6 +110,8 @@ def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
         or (verdict is OomVerdict.FRAGMENTATION and on_cpu)
     ):
         return []
+    if (facts.asked.least_bytes or 0) > line.peak_bytes(facts.batch_size):
+        return []  # The failed step was unlike those of the line, as with a far longer sample.
     sizes = [facts.batch_size // 2]
     if limit is not None:
         sizes.append(line.largest_batch(limit))
