@@ -33,6 +33,7 @@ from harness.attach.numbering import (
 from harness.attach.passes import LoaderPass
 from harness.attach.plain_observation import PlainObservation
 from harness.attach.plain_step import PlainStep
+from harness.watch.oom.errors import is_out_of_memory
 from harness.watch.rank_waits import NO_WAITS
 
 UpdateHook = Callable[[torch.optim.Optimizer, Any, Any], None]
@@ -76,6 +77,8 @@ class StepEntries:
         self._model_ids: set[int] = set()
         # How many updates are under way within one of the same optimizer.
         self._nested = 0
+        # Whether memory ran out in a pass since the newest call of a model in a step that is not plain.
+        self._has_failed = False
 
     def follow(self, observation: PlainObservation | None) -> None:
         """Pass the events to `observation` from now on; None: the training has ended."""
@@ -161,10 +164,14 @@ class StepEntries:
             if not times_ns:  # No loader feeds the step.
                 times_ns.extend((plain.end_ns, plain.end_ns))
             times_ns.append(plain.now())
-            if kwargs or len(inputs) != 1:
-                output = original(model, *inputs, **kwargs)
-            else:  # As nearly always, and without further tuples and frames of C.
-                output = original(model, inputs[0])
+            try:
+                if kwargs or len(inputs) != 1:
+                    output = original(model, *inputs, **kwargs)
+                else:  # As nearly always, and without further tuples and frames of C.
+                    output = original(model, inputs[0])
+            except (RuntimeError, MemoryError) as error:
+                self._attempt_failed(error)
+                raise
             if len(times_ns) == CALLED:
                 times_ns.append(plain.now())
             else:
@@ -184,18 +191,30 @@ class StepEntries:
             if not (self.plain.times_ns or (model.training and _is_grad_enabled())):
                 guard.run(observation.untrained_model_called)
             return original(model, *inputs, **kwargs)
+        if self._has_failed:  # The peak of the step is that of the attempt that succeeds.
+            self._has_failed = False
+            guard.run(observation.steps.memory.restart, 1)
         guard.run(observation.forward_began, model, inputs or tuple(kwargs.values()))
         autocast, calls = observation.autocast, observation.calls
-        if autocast.is_calling or autocast.wrapper is not None or calls.forward is not calls.own_forward:
-            output = observation.run_forward(partial(original, model, *inputs, **kwargs))
-        else:  # As nearly always, and without three further calls.
-            autocast.is_calling = True
-            try:
-                output = original(model, *inputs, **kwargs)
-            finally:
-                autocast.is_calling = False
+        try:
+            if autocast.is_calling or autocast.wrapper is not None or calls.forward is not calls.own_forward:
+                output = observation.run_forward(partial(original, model, *inputs, **kwargs))
+            else:  # As nearly always, and without three further calls.
+                autocast.is_calling = True
+                try:
+                    output = original(model, *inputs, **kwargs)
+                finally:
+                    autocast.is_calling = False
+        except (RuntimeError, MemoryError) as error:
+            self._attempt_failed(error)
+            raise
         self._returned()
         return output
+
+    def _attempt_failed(self, error: BaseException) -> None:
+        """The forward or the backward pass raised an error, which the script may catch to take another
+        batch."""
+        self._has_failed = self._has_failed or is_out_of_memory(error)
 
     def _returned(self) -> None:
         if (observation := self.observation) is not None and get_ident() == self.guard.thread:
@@ -229,8 +248,8 @@ class StepEntries:
             times_ns.append(plain.now())
             try:
                 original(tensors, grad_tensors, retain_graph, create_graph, inputs=inputs)
-            except BaseException:
-                self._gradients_failed()
+            except BaseException as error:
+                self._gradients_failed(error)
                 raise
             if len(times_ns) == GRADIENTS_BEGAN:
                 times_ns.append(plain.now())
@@ -258,14 +277,15 @@ class StepEntries:
                 compute()
             else:
                 calls.compute_gradients(loss, compute)
-        except BaseException:
-            self._gradients_failed()
+        except BaseException as error:
+            self._gradients_failed(error)
             raise
         if (observation := self.observation) is not None:
             guard.run(observation.backward_ended)
         return None
 
-    def _gradients_failed(self) -> None:
+    def _gradients_failed(self, error: BaseException) -> None:
+        self._attempt_failed(error)
         if (observation := self.observation) is not None:
             self.guard.run(observation.backward_failed)
 

@@ -90,14 +90,14 @@ class MemoryWatch:
         self._note_peak()
 
     def restart(self, steps: int) -> None:
-        """Discard the reading and the peak after a change, and read each of the next `steps` steps, however
-        short."""
+        """Discard the reading and the peak after a change or a failed attempt, and read each of the next
+        `steps` steps, however short."""
         reading = self._read_memory()
         self._baseline_bytes, self.read_ns = reading.allocated_bytes, None
         self._failures = _failures(reading)
         self.columns = _NO_COLUMNS
         self.due_ns = self._next_ns = 0
-        self._unsettled_steps = steps
+        self._unsettled_steps = max(steps, self._unsettled_steps)
         self._set_sampled(True)
 
     def has_failures(self, reading: MemoryReading | None) -> bool:

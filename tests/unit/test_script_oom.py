@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from harness.analysis.oom.report import OomPhase, OomReport, report_from_json, to_json
 from harness.analysis.oom.text import render
 from harness.attach.launch import exit_code
+from harness.device.cpu.heap import HeapMeter
 from harness.records.run import RunState
 from harness.store.reader import LogReader
 from tests.attach_factories import SCRIPTS, ran, ran_watched
@@ -126,6 +127,47 @@ def test_a_batch_that_cannot_be_put_together_fails_in_data_loading(tmp_path: Pat
         (row,) = log.memory.oom_reports()
     report = report_from_json(row.report)
     assert (report.facts.step, report.facts.asked.phase) == (steps + 1, OomPhase.DATA)
+
+
+@pytest.mark.parametrize("fails_in", ["forward", "backward"])
+def test_the_peak_of_a_step_is_that_of_the_attempt_that_succeeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_in: str
+) -> None:
+    meters: list[HeapMeter] = []
+    begin = HeapMeter.begin
+
+    def begin_noted(meter: HeapMeter) -> None:
+        meters.append(meter)
+        begin(meter)
+
+    monkeypatch.setattr(HeapMeter, "begin", begin_noted)
+
+    def fail(_gradient: Tensor | None = None) -> None:
+        for meter in meters:  # As another thread does during a long pass.
+            meter.sample()
+        torch.empty(TOO_MUCH)
+
+    class Layer(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            if len(inputs) > 8 and fails_in == "forward":
+                fail()
+            hidden = super().forward(inputs)
+            if len(inputs) > 8:
+                hidden.register_hook(fail)
+            return hidden
+
+    with a_session(tmp_path) as attached:
+        layer = Layer(4, 4)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for step in range(8):
+            with suppress(RuntimeError):
+                layer(torch.ones(1 << 22 if step == 4 else 8, 4)).sum().backward()
+                optimizer.step()
+    with attached.log() as log:
+        rows = log.last_steps(10)
+    assert [row.step for row in rows] == list(range(1, 8))
+    lowest = min(row.allocated_bytes or 0 for row in rows)
+    assert all((row.peak_allocated_bytes or 0) - lowest < 1 << 25 for row in rows)
 
 
 def test_the_traceback_is_left_to_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
