@@ -214,7 +214,7 @@ class StepEntries:
     def _attempt_failed(self, error: BaseException) -> None:
         """The forward or the backward pass raised an error, which the script may catch to take another
         batch."""
-        self._has_failed = self._has_failed or is_out_of_memory(error)
+        self._has_failed = self._has_failed or self.guard.run(is_out_of_memory, error) is True
 
     def _returned(self) -> None:
         if (observation := self.observation) is not None and get_ident() == self.guard.thread:
