@@ -21,6 +21,7 @@ SLACK_BYTES = 64 << 20
 
 class DataCap:
     """The soft RLIMIT_DATA of this process. Raising it again needs no privilege: the hard limit is unchanged.
+    The script may set limits of its own at any time: they are never replaced by a looser one.
 
     Attributes:
         limit_bytes: the newest limit, also while it is lifted; None: there is no cap.
@@ -28,7 +29,9 @@ class DataCap:
 
     def __init__(self, heap: Heap) -> None:
         self._heap = heap
-        self._original = resource.getrlimit(resource.RLIMIT_DATA)[0]
+        # The soft limit that the cap set, and the one that it replaced; None while no cap is set.
+        self._applied: int | None = None
+        self._replaced = resource.RLIM_INFINITY
         self.limit_bytes: int | None = None
         self._baseline_bytes = 0
 
@@ -55,11 +58,18 @@ class DataCap:
         if data_bytes is None:
             raise DeviceError("A memory cap cannot be set: /proc/self/status does not show the data size.")
         self.limit_bytes = data_bytes - reserved_bytes + cap_bytes
-        self._set(self.limit_bytes)
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        if soft != self._applied:
+            self._replaced = soft
+        self._applied = _tightest(self.limit_bytes, self._replaced, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (self._applied, hard))
 
     def lift(self) -> None:
-        """Lift the cap."""
-        self._set(self._original)
+        """Restore the limit that the cap replaced. A limit that the script has set since then stays."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        if soft == self._applied:
+            resource.setrlimit(resource.RLIMIT_DATA, (_tightest(self._replaced, hard), hard))
+        self._applied = None
 
     def left_bytes(self) -> int | None:
         """Return the bytes that remain under the newest cap, lifted or not; negative when the process has
@@ -69,8 +79,8 @@ class DataCap:
         data_bytes = status_bytes("VmData")
         return None if data_bytes is None else self.limit_bytes - data_bytes
 
-    def _set(self, limit: int) -> None:
-        if self._original != resource.RLIM_INFINITY and limit != resource.RLIM_INFINITY:
-            limit = min(limit, self._original)
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+def _tightest(*limits: int) -> int:
+    """Return the lowest of `limits` of a process, of which each may be RLIM_INFINITY."""
+    finite = [limit for limit in limits if limit != resource.RLIM_INFINITY]
+    return min(finite, default=resource.RLIM_INFINITY)
