@@ -37,6 +37,7 @@ def some_facts(device: DeviceKind = DeviceKind.CUDA, **values: Any) -> OomFacts:
         "others_bytes": None,
         "cap_bytes": None,
         "cap_left_bytes": None,
+        "process_limit": None,
     }
     facts: dict[str, Any] = {
         "step": 120,

@@ -112,7 +112,7 @@ def _request(request: FailedRequest, facts: OomFacts) -> None:
 def _memory(facts: OomFacts) -> None:
     st.markdown("**Memory at the failure**")
     memory = facts.held
-    limit = "Limit (memory cap)" if memory.is_capped else "Limit (device)"
+    limit = f"Limit ({memory.limit_name})"
     parts = budget(facts)
     if parts:
         st.caption(

@@ -8,6 +8,7 @@ must take microseconds.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from harness.records.memory import ProcessLimit
 from harness.records.run import DeviceFacts, MemoryReading, Phase
 
 if TYPE_CHECKING:  # The dashboard samples devices without loading torch.
@@ -78,6 +79,16 @@ class AllocatorReading(NamedTuple):
     # Bytes left under a cap on the CPU, which counts all data of the process. None without a cap, and on
     # devices whose cap counts reserved memory.
     cap_left_bytes: int | None = None
+    # On the CPU: the limit of the process, other than a cap, that leaves the least memory. None without one.
+    process_limit: ProcessLimit | None = None
+
+    @property
+    def limit_left_bytes(self) -> int | None:
+        """Bytes left on the CPU under the cap or the limit of the process, whichever is nearer; None without
+        either."""
+        limit_left = None if self.process_limit is None else self.process_limit.left_bytes
+        both = (self.cap_left_bytes, limit_left)
+        return min((left for left in both if left is not None), default=None)
 
     @classmethod
     def unknown(cls) -> "AllocatorReading":

@@ -206,3 +206,19 @@ class MeasuredPeak(NamedTuple):
     steps: int
     peak_bytes: int
     baseline_bytes: int
+
+
+class ProcessLimit(NamedTuple):
+    """A limit of the system on the memory of one process, in bytes."""
+
+    # The shell's command that sets it.
+    option: str
+    limit_bytes: int
+    # What the limit counts, now and at the baseline, before which nothing belongs to the run.
+    used_bytes: int
+    before_bytes: int
+
+    @property
+    def left_bytes(self) -> int:
+        """Bytes that remain under the limit; negative if it was set below the memory in use."""
+        return self.limit_bytes - self.used_bytes

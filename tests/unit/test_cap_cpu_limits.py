@@ -78,3 +78,52 @@ device.cap_memory(None)
 note()
 """
     assert limits_of(script) == [2 * GIB, 2 * GIB]
+
+
+_READ = """
+def note_process_limit():
+    limit = device.read_allocator().process_limit
+    limits.append(-1 if limit is None else limit.limit_bytes)
+"""
+
+
+def test_a_limit_is_read_when_it_counts_and_a_cap_is_none() -> None:
+    script = f"""{_READ}
+note_process_limit()
+set_limits(4 * GIB)
+note_process_limit()
+device.cap_memory(GIB)
+note_process_limit()
+set_limits(INFINITY)
+note_process_limit()
+"""
+    assert limits_of(script) == [-1, 4 * GIB, 4 * GIB, -1]
+
+
+def test_of_two_limits_the_one_that_leaves_less_is_read() -> None:
+    script = f"""{_READ}
+set_limits(64 * GIB)
+resource.setrlimit(resource.RLIMIT_AS, (60 * GIB, INFINITY))
+note_process_limit()
+limit = device.read_allocator().process_limit
+limits.append(int(limit.option == "ulimit -v" and 0 < limit.before_bytes <= limit.used_bytes))
+"""
+    assert limits_of(script) == [60 * GIB, 1]
+
+
+def test_the_memory_left_to_a_leak_is_that_under_the_nearer_of_cap_and_limit() -> None:
+    script = """
+def note_left():
+    limits.append(device.read_allocator().limit_left_bytes)
+
+set_limits(4 * GIB)
+note_left()
+device.cap_memory(GIB)
+note_left()
+device.cap_memory(None)
+note_left()
+"""
+    limited, capped, again = limits_of(script)
+    assert GIB < limited < 4 * GIB
+    assert capped <= GIB
+    assert GIB < again < 4 * GIB

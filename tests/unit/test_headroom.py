@@ -99,6 +99,12 @@ def test_what_counts_is_the_least_that_was_left_within_a_second() -> None:
     assert headroom.steps_left(LeakSeries.HOST, LEAK, Limits(None, 20 * GIB)) == 120
 
 
+def test_a_limit_that_the_script_has_removed_counts_no_more() -> None:
+    headroom = on_cpu(300 * MIB, rss_slope=MIB)
+    headroom.take_heap(0, None)
+    assert headroom.steps_left(LeakSeries.HOST, LEAK, Limits(None, 2 * GIB)) == 2048
+
+
 def test_without_a_cap_the_cpu_runs_out_with_the_machine() -> None:
     assert on_cpu(None, MIB).steps_left(LeakSeries.HOST, LEAK, Limits(None, 2 * GIB)) == 2048
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch._utils import ExceptionWrapper
 
 from harness.analysis.oom.report import LiveSite, OomPhase
+from harness.device.protocol import AllocatorReading
 from harness.device.testing.device import FAKE_FACTS, FakeDevice
-from harness.records.memory import AllocationRow
+from harness.records.memory import AllocationRow, ProcessLimit
 from harness.train.loop import take_step
 from harness.train.workload import Workload
 from harness.watch.oom.backward import reached
@@ -211,6 +212,22 @@ def test_a_limit_that_the_script_set_is_the_cap_of_a_run_without_one(workload: W
     capture = captured(workload, raising(torch.OutOfMemoryError(text)), cap_bytes=None)
     assert capture.memory_state.cap_bytes == int(2.94 * 2**30)
     assert captured(workload, raising(torch.OutOfMemoryError(text))).memory_state.cap_bytes == 1 << 30
+
+
+class LimitedDevice(FakeDevice):
+    """A device in a process with `ulimit -d`."""
+
+    def read_allocator(self) -> AllocatorReading:
+        return super().read_allocator()._replace(process_limit=ProcessLimit("ulimit -d", 600, 590, 200))
+
+
+def test_the_limit_of_the_process_is_none_of_a_loaders_worker(workload: Workload) -> None:
+    text = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 51200 bytes."
+    device = LimitedDevice(FAKE_FACTS)
+    limit = captured(workload, raising(RuntimeError(text)), device=device).memory_state.process_limit
+    assert limit == ProcessLimit("ulimit -d", 600, 590, 200)
+    text = f"Caught RuntimeError in DataLoader worker process 0.\n{text}"
+    assert captured(workload, raising(RuntimeError(text)), device=device).memory_state.process_limit is None
 
 
 def test_holders_are_told_in_all_and_by_module(workload: Workload) -> None:

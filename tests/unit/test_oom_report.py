@@ -25,6 +25,7 @@ from harness.analysis.oom.report import (
     to_json,
 )
 from harness.analysis.oom.text import LINES, WIDTH, render
+from harness.records.memory import ProcessLimit
 from harness.records.run import DeviceKind
 from harness.settings.declaration import OomPolicy
 from tests.oom_factories import GIB, MIB, some_facts
@@ -38,6 +39,9 @@ GROUNDS: dict[OomVerdict, dict[str, Any]] = {
     OomVerdict.OTHER_STREAM: {"waiting_bytes": 600 * MIB, "reserved_bytes": 80 * GIB},
     OomVerdict.FRAGMENTATION: {"allocated_bytes": 70 * GIB, "largest_free_bytes": 400 * MIB},
     OomVerdict.CAP: {"cap_bytes": 79 * GIB + 200 * MIB},
+    OomVerdict.PROCESS_LIMIT: {
+        "process_limit": ProcessLimit("ulimit -d", 80 * GIB, 80 * GIB - 50 * MIB, 200 * MIB)
+    },
     OomVerdict.UNLISTED: {"allocated_bytes": 20 * GIB, "reserved_bytes": 20 * GIB + 100 * MIB},
     OomVerdict.LEAK: {"leak": LEAK},
     OomVerdict.HUGE_REQUEST: {"error_bytes": 30 * GIB, "least_bytes": 30 * GIB, "most_bytes": 30 * GIB},

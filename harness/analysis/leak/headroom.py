@@ -68,11 +68,14 @@ class Headroom:
             self._counted.add(row.step, self._pinned_bytes)
 
     def take_heap(self, heap_free_bytes: int | None, cap_left_bytes: int | None) -> None:
-        """Add the free memory in the CPU's heap, and that under a cap outside it."""
+        """Add the free memory in the CPU's heap, and that outside it under a cap or a process's limit."""
         if heap_free_bytes is not None:
             self._heap_free.append(heap_free_bytes)
         if cap_left_bytes is not None:
             self._cap_left.append(cap_left_bytes)
+        elif heap_free_bytes is not None:
+            # The script has removed the limit.
+            self._cap_left.clear()
 
     def steps_left(self, series: LeakSeries, leak: Trend, limits: Limits) -> int | None:
         """Return the steps until memory runs out if `series` grows at the rate of `leak`; None without a

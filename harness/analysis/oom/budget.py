@@ -1,7 +1,8 @@
 """Breakdown of the memory limit at an out-of-memory error: parts that sum to the limit.
 
 Coverage of the limits: on a GPU the cap covers reserved memory, and the device also contains contexts and
-other processes; on the CPU a cap (RLIMIT_DATA) covers all data of the process, and the machine is shared.
+other processes; on the CPU a cap (RLIMIT_DATA) covers all data of the process since the baseline, a limit of
+the process also the memory from before it, and the machine is shared.
 """
 
 from math import floor, log10
@@ -27,19 +28,19 @@ class BudgetPart(NamedTuple):
 
 def released_bytes(facts: OomFacts) -> int:
     """Return a lower bound of the memory that the failed step released before memory was read, under a cap
-    on the CPU; 0 if there is no evidence of any.
+    or a limit of the process on the CPU; 0 if there is no evidence of any.
 
     The error unwinds the failing frames, which frees their temporaries. Where the request fits into the free
     memory as read, the difference was in use when the cap refused it. Rounded down to the digits in which it
     is printed.
     """
     memory, request = facts.held, facts.asked.most_bytes
-    if facts.device is not DeviceKind.CPU or not memory.is_capped or memory.cap_left_bytes is None:
+    if facts.device is not DeviceKind.CPU or memory.limit_left_bytes is None:
         return 0
     # A request beyond the machine's free memory may have been refused by the machine.
     if not request or memory.device_free_bytes is None or request > memory.device_free_bytes:
         return 0
-    return _rounded_down(memory.cap_left_bytes - request)
+    return _rounded_down(memory.limit_left_bytes - request)
 
 
 def _rounded_down(size_bytes: int) -> int:
@@ -77,7 +78,7 @@ def budget(facts: OomFacts) -> tuple[BudgetPart, ...]:
 
 def _excess(memory: MemoryAtFailure, device: DeviceKind) -> str:
     """Return the reason why the parts sum to more than the limit."""
-    if memory.is_capped or not exceeds_device(memory, device):
+    if memory.is_capped or memory.is_limited or not exceeds_device(memory, device):
         return "the parts were read one after the other"
     if device is DeviceKind.MPS:
         return "above the maximum that Metal recommends"
@@ -121,21 +122,19 @@ def _outside(
     assert memory.limit_bytes is not None
     if memory.is_capped and not on_cpu:
         return [BudgetPart("free under the cap", max(0, memory.limit_bytes - inside))], []
-    if memory.is_capped:
-        left = memory.cap_left_bytes
+    if memory.is_capped or memory.is_limited:
+        limit_name = "cap" if memory.is_capped else "limit"
+        left = memory.limit_left_bytes
         if left is None:
-            return [], ["memory outside the heap", "free memory under the cap"]
+            return [], ["memory outside the heap", f"free memory under the {limit_name}"]
         left = max(0, left)
-        outside = memory.limit_bytes - left - inside
-        name = "outside the heap: Python's own pools, stacks"
-        if outside < 0:
-            name = "excess: in memory that was free before the run, which the cap does not count"
+        parts = _covered(memory, memory.limit_bytes - left - inside)
         if not released:
-            return [BudgetPart(name, outside), BudgetPart("free under the cap", left)], []
+            return [*parts, BudgetPart(f"free under the {limit_name}", left)], []
         return [
-            BudgetPart(name, outside),
+            *parts,
             BudgetPart("in use at the failure, released before this reading (at least)", released),
-            BudgetPart("free under the cap at the failure (at most)", left - released),
+            BudgetPart(f"free under the {limit_name} at the failure (at most)", left - released),
         ], []
     parts, unknown = [], []
     for name, size in (
@@ -148,6 +147,25 @@ def _outside(
         else:
             parts.append(BudgetPart(name, size))
     return parts, unknown or ["the driver"]
+
+
+def _covered(memory: MemoryAtFailure, outside: int) -> list[BudgetPart]:
+    """Return the parts of `outside`, the memory outside the run's heap that a cap or a limit of the process
+    covers on the CPU."""
+    name = "outside the heap: Python's own pools, stacks"
+    if outside < 0:
+        covered = "the cap does not count" if memory.is_capped else "is part of the limit"
+        return [BudgetPart(f"excess: in memory that was free before the run, which {covered}", outside)]
+    limit = memory.process_limit
+    if limit is None or memory.is_capped:
+        return [BudgetPart(name, outside)]
+    if memory.allocated_bytes is None:
+        name = "in use by the run"
+    before = min(outside, limit.before_bytes)
+    return [
+        BudgetPart(name, outside - before),
+        BudgetPart("in use before the run: Python, libraries", before),
+    ]
 
 
 def _process_outside(memory: MemoryAtFailure, inside: int) -> int | None:

@@ -8,6 +8,7 @@ from harness.analysis.oom.fit import counterfactuals
 from harness.analysis.oom.limits import (
     exceeds_device,
     hits_cap,
+    hits_limit,
     host_request,
     refused_request,
     unlisted_memory,
@@ -61,7 +62,7 @@ def _causes(facts: OomFacts) -> list[tuple[OomVerdict, str]]:
 def _other_process(facts: OomFacts) -> str | None:
     memory, most = facts.held, facts.asked.most_bytes
     others, free = memory.others_bytes, memory.device_free_bytes
-    if others is None or free is None or most is None or hits_cap(facts):
+    if others is None or free is None or most is None or hits_limit(facts):
         return None
     if most <= free or others < max(most - free, LEAST_OTHERS_BYTES):
         return None
@@ -113,19 +114,16 @@ def _fragmentation(facts: OomFacts) -> str | None:
 
 
 def _holes(facts: OomFacts, holes: int) -> str | None:
-    """Test fragmentation on the CPU: under a cap, free memory in the heap that the request could not use.
-    The size of the largest hole is unknown; the error implies that it was too small."""
+    """Test fragmentation on the CPU: under a cap or a limit of the process, free memory in the heap that the
+    request could not use. The size of the largest hole is unknown; the error implies that it was too
+    small."""
     memory, least = facts.held, facts.asked.least_bytes or 0
-    if (
-        memory.cap_bytes is None
-        or not hits_cap(facts)
-        or holes < max(least, memory.cap_bytes * LEAST_HOLES_SHARE)
-    ):
+    limit = memory.run_limit_bytes
+    if limit is None or not hits_limit(facts) or holes < max(least, limit * LEAST_HOLES_SHARE):
         return None
     return (
-        f"Of the memory cap of {words.size(memory.cap_bytes)}, {words.size(holes)} were free in the heap, in "
-        f"pieces too small for the request, and {words.size(memory.allocated_bytes)} were allocated: the "
-        "heap is fragmented."
+        f"Of {_limit(facts)}, {words.size(holes)} were free in the heap, in pieces too small for the "
+        f"request, and {words.size(memory.allocated_bytes)} were allocated: the heap is fragmented."
     )
 
 
@@ -137,8 +135,15 @@ def _cap(facts: OomFacts) -> str | None:
     )
 
 
+def _process_limit(facts: OomFacts) -> str | None:
+    if not facts.held.is_limited:
+        return None
+    limit = _limit(facts)
+    return f"{limit[0].upper()}{limit[1:]} was reached: {_allocated_and_requested(facts)}"
+
+
 def _leak(facts: OomFacts) -> str | None:
-    leak, limit = facts.leak, facts.held.limit_bytes
+    leak, limit = facts.leak, facts.held.run_limit_bytes
     if leak is None or leak.series == LeakSeries.FRAGMENTATION:
         return None
     if limit and leak.leaked_bytes is not None and leak.leaked_bytes < limit * LEAST_LEAKED_SHARE:
@@ -190,6 +195,7 @@ _TESTS: tuple[tuple[OomVerdict, Callable[[OomFacts], str | None]], ...] = (
     (OomVerdict.FRAGMENTATION, _fragmentation),
     (OomVerdict.LEAK, _leak),
     (OomVerdict.CAP, _cap),
+    (OomVerdict.PROCESS_LIMIT, _process_limit),
     (OomVerdict.UNLISTED, unlisted_memory),
     (OomVerdict.HUGE_REQUEST, _huge_request),
     (OomVerdict.FIRST_UPDATE, _first_update),
@@ -209,7 +215,7 @@ def _allocated_and_requested(facts: OomFacts) -> str:
     used = (
         ""
         if allocated is None
-        else f"{words.size(allocated)} were allocated{_outside(facts)}{_released(facts)}"
+        else f"{words.size(allocated)} were allocated{_outside(facts)}{_before(facts)}{_released(facts)}"
     )
     requested = "" if most is None else f"{_requested_size(facts)} more requested"
     text = " and ".join(part for part in (used, requested) if part)
@@ -220,20 +226,31 @@ def _allocated_and_requested(facts: OomFacts) -> str:
 
 
 def _outside(facts: OomFacts) -> str:
-    """Return a clause on the memory outside the heap, which a cap on the CPU also covers; empty if small."""
+    """Return a clause on the memory outside the heap, which a cap or a limit of the process on the CPU also
+    covers; empty if small."""
     memory = facts.held
-    if facts.device is not DeviceKind.CPU or memory.cap_bytes is None or memory.cap_left_bytes is None:
+    limit_bytes, left_bytes = memory.run_limit_bytes, memory.limit_left_bytes
+    if facts.device is not DeviceKind.CPU or limit_bytes is None or left_bytes is None:
         return ""
-    outside_bytes = memory.cap_bytes - memory.cap_left_bytes - (memory.reserved_bytes or memory.cap_bytes)
-    is_much = memory.is_capped and outside_bytes >= LEAST_OUTSIDE_SHARE * memory.cap_bytes
+    outside_bytes = limit_bytes - left_bytes - (memory.reserved_bytes or limit_bytes)
+    is_much = outside_bytes >= LEAST_OUTSIDE_SHARE * limit_bytes
     return f" in the heap, {words.size(outside_bytes)} outside it," if is_much else ""
+
+
+def _before(facts: OomFacts) -> str:
+    """Return a clause on the memory from before the run, which a limit of the process also covers."""
+    limit = facts.held.process_limit
+    if limit is None or not facts.held.is_limited or limit.before_bytes <= LEAST_REST * limit.limit_bytes:
+        return ""
+    return f" on top of {words.size(limit.before_bytes)} from before the run"
 
 
 def _released(facts: OomFacts) -> str:
     """Return a clause on the memory that the failed step released before memory was read; empty if too little
     to show in the sum."""
-    released, comma = released_bytes(facts), "" if _outside(facts) else ","
-    if released <= LEAST_REST * (facts.held.cap_bytes or 0):
+    released = released_bytes(facts)
+    comma = "" if _outside(facts) and not _before(facts) else ","
+    if released <= LEAST_REST * (facts.held.limit_bytes or 0):
         return ""
     return f"{comma} at least {words.size(released)} more until temporaries were released,"
 
@@ -249,6 +266,9 @@ def _limit(facts: OomFacts) -> str:
     memory = facts.held
     if memory.is_capped:
         return f"the memory cap of {words.size(memory.cap_bytes)}"
+    if memory.process_limit is not None and memory.is_limited:
+        limit = memory.process_limit
+        return f"the limit of the process ({limit.option}) of {words.size(limit.limit_bytes)}"
     return f"the {words.size(memory.device_total_bytes)} of {facts.device_name}"
 
 
@@ -276,10 +296,11 @@ def _evidence(facts: OomFacts) -> list[str]:
             f"{words.size(memory.reserved_bytes)} were reserved, more than the device has: the driver keeps "
             "the rest in the host's memory, which is much slower."
         )
-    if memory.device_free_bytes is not None and not memory.is_capped:
+    is_device_limit = not memory.is_capped and not memory.is_limited
+    if memory.device_free_bytes is not None and is_device_limit:
         free, total = words.size(memory.device_free_bytes), words.size(memory.device_total_bytes)
         sentences.append(f"The device had {free} of {total} free.")
-    if memory.others_bytes and not memory.is_capped:
+    if memory.others_bytes and is_device_limit:
         sentences.append(f"Other processes used {words.size(memory.others_bytes)} of it.")
     if facts.variables and facts.variables[0].held_bytes >= LEAST_VARIABLE_SHARE * (memory.limit_bytes or 0):
         largest = facts.variables[0]

@@ -100,7 +100,7 @@ def _measured(facts: OomFacts) -> list[Counterfactual]:
 
 def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
     """Estimate the peaks of other batches; none if the batch did not cause the failure."""
-    line, limit = fit(facts.peaks, facts.static_bytes), facts.held.limit_bytes
+    line, limit = fit(facts.peaks, facts.static_bytes), facts.held.run_limit_bytes
     on_cpu = facts.device is DeviceKind.CPU
     if (
         line is None

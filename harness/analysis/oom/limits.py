@@ -16,6 +16,8 @@ FREE_SLACK_BYTES, FREE_SLACK_SHARE = 64 << 20, 0.01
 # Below this, memory that is neither free nor listed is the process's own context, of up to 1 GiB with the
 # libraries, and the driver's reserve, of up to 1 GiB.
 LEAST_UNLISTED_BYTES, LEAST_UNLISTED_SHARE = 2 << 30, 0.1
+# As a share of the machine's memory: with less free, a request of unknown size may have found none.
+LEAST_FREE_SHARE = 0.25
 
 
 def hits_cap(facts: OomFacts) -> bool:
@@ -34,6 +36,11 @@ def hits_cap(facts: OomFacts) -> bool:
     return base is None or base + requested > memory.cap_bytes - slack
 
 
+def hits_limit(facts: OomFacts) -> bool:
+    """Return whether the cap or a limit of the process refused the request."""
+    return facts.held.is_limited or hits_cap(facts)
+
+
 def host_request(facts: OomFacts) -> str | None:
     """Return a sentence if the request was one for the host's memory, in a training on a GPU."""
     is_host = is_of_host(facts.error, is_worker=facts.asked.phase is OomPhase.WORKER)
@@ -47,8 +54,10 @@ def host_request(facts: OomFacts) -> str | None:
 def refused_request(facts: OomFacts) -> str | None:
     """Return a sentence if the request was smaller than the free memory of the device and below the cap."""
     request, free = facts.asked.error_bytes or facts.asked.most_bytes, facts.held.device_free_bytes
-    if request is None or free is None or hits_cap(facts):
+    if free is None or hits_limit(facts):
         return None
+    if request is None:
+        return _refused_unknown(facts, free)
     if free < request * (1 + FREE_SLACK_SHARE) + FREE_SLACK_BYTES:
         return None
     if facts.device is DeviceKind.CPU:
@@ -61,6 +70,19 @@ def refused_request(facts: OomFacts) -> str | None:
         f"The driver refused the request for {words.size(request)} although {words.size(free)} of "
         f"{facts.device_name} were free: a limit of the driver or of the process applies (the size of one "
         "allocation, memory that can be mapped), or the memory was freed after the request."
+    )
+
+
+def _refused_unknown(facts: OomFacts, free_bytes: int) -> str | None:
+    """Return a sentence on a request of unknown size, as of Python's MemoryError, that the CPU refused while
+    much memory was free: nothing shows that the run needs more than the machine has."""
+    total = facts.held.device_total_bytes
+    if facts.device is not DeviceKind.CPU or total is None or free_bytes < LEAST_FREE_SHARE * total:
+        return None
+    return (
+        f"The system refused a request of unknown size although {words.size(free_bytes)} of the machine's "
+        "memory were available: the request was for more, or a limit of overcommitment or of the number of "
+        "mappings (vm.max_map_count) applies."
     )
 
 

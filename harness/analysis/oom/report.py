@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from harness.records import json as row_json
+from harness.records.memory import ProcessLimit
 from harness.records.run import DeviceKind
 
 
@@ -38,6 +39,7 @@ class OomVerdict(StrEnum):
     FRAGMENTATION = "fragmentation"
     LEAK = "leak"
     CAP = "memory cap"
+    PROCESS_LIMIT = "limit of the process"
     UNLISTED = "unlisted memory"
     HUGE_REQUEST = "one huge request"
     FIRST_UPDATE = "first optimizer step"
@@ -93,6 +95,8 @@ class MemoryAtFailure(NamedTuple):
     cap_bytes: int | None
     # On the CPU: memory still available under the cap, which covers more than the heap.
     cap_left_bytes: int | None = None
+    # On the CPU: the limit of the process, other than the cap, that left the least memory; None without one.
+    process_limit: ProcessLimit | None = None
 
     @property
     def unused_bytes(self) -> int | None:
@@ -103,15 +107,48 @@ class MemoryAtFailure(NamedTuple):
 
     @property
     def is_capped(self) -> bool:
-        """True if the cap, not the device, is the limit."""
-        if self.cap_bytes is None:
+        """True if the cap, not the device or a limit of the process, is the limit."""
+        if self.cap_bytes is None or self.is_limited:
             return False
         return self.device_total_bytes is None or self.cap_bytes < self.device_total_bytes
 
     @property
+    def is_limited(self) -> bool:
+        """True if a limit of the process is the limit: it left less memory than cap and device."""
+        limit = self.process_limit
+        if limit is None or (self.cap_bytes is not None and self.cap_left_bytes is None):
+            return False
+        others = (self.device_free_bytes, None if self.cap_bytes is None else self.cap_left_bytes)
+        return all(limit.left_bytes < left_bytes for left_bytes in others if left_bytes is not None)
+
+    @property
     def limit_bytes(self) -> int | None:
-        """The cap, or the device's memory."""
+        """The cap, the limit of the process, or the device's memory."""
+        if self.process_limit is not None and self.is_limited:
+            return self.process_limit.limit_bytes
         return self.cap_bytes if self.is_capped else self.device_total_bytes
+
+    @property
+    def run_limit_bytes(self) -> int | None:
+        """The part of the limit that the run itself can use: a limit of the process also covers the memory
+        from before the run."""
+        if self.process_limit is not None and self.is_limited:
+            return max(0, self.process_limit.limit_bytes - self.process_limit.before_bytes)
+        return self.limit_bytes
+
+    @property
+    def limit_left_bytes(self) -> int | None:
+        """On the CPU: memory available under the limit, if that is the cap or a limit of the process."""
+        if self.process_limit is not None and self.is_limited:
+            return max(0, self.process_limit.left_bytes)
+        return self.cap_left_bytes if self.is_capped else None
+
+    @property
+    def limit_name(self) -> str:
+        """A name for the limit."""
+        if self.process_limit is not None and self.is_limited:
+            return f"limit of the process, {self.process_limit.option}"
+        return "memory cap" if self.is_capped else "device"
 
 
 class LiveCategory(NamedTuple):

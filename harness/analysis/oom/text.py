@@ -62,15 +62,14 @@ def _memory(report: OomReport) -> list[str]:
     parts = budget(report.facts)
     lines = []
     if parts:
-        limit = "memory cap" if memory.is_capped else "device"
-        lines.append(f"Limit       {words.size(memory.limit_bytes)} ({limit}), of which")
+        lines.append(f"Limit       {words.size(memory.limit_bytes)} ({memory.limit_name}), of which")
         lines += [f"  {_signed(part.size_bytes):>10}  {part.name}" for part in parts]
     figures = [
         ("allocated", memory.allocated_bytes if not parts else None),
         ("reserved", memory.reserved_bytes if device is not DeviceKind.CPU else None),
         ("largest free block", memory.largest_free_bytes),
     ]
-    if memory.is_capped or not parts:
+    if memory.is_capped or memory.is_limited or not parts:
         machine = "the machine" if device is DeviceKind.CPU else "the device"
         figures += [
             (f"free on {machine}", memory.device_free_bytes),

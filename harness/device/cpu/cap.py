@@ -11,6 +11,7 @@ import resource
 
 from harness.device.cap import CPU_HEADROOM_BYTES, validate_cap
 from harness.device.cpu.heap import Heap, heap_bytes, in_use, separate_large_blocks
+from harness.device.host.process_limits import soft_data_limit
 from harness.device.host.rss import status_bytes
 from harness.errors import DeviceError
 
@@ -70,6 +71,11 @@ class DataCap:
         if soft == self._applied:
             resource.setrlimit(resource.RLIMIT_DATA, (_tightest(self._replaced, hard), hard))
         self._applied = None
+
+    def uncapped_data_limit(self) -> int:
+        """Return the soft RLIMIT_DATA that is in effect without the cap, or RLIM_INFINITY."""
+        soft = soft_data_limit()
+        return self._replaced if soft == self._applied else soft
 
     def left_bytes(self) -> int | None:
         """Return the bytes that remain under the newest cap, lifted or not; negative when the process has

@@ -14,9 +14,11 @@ import torch
 from harness.device.cpu.cap import DataCap
 from harness.device.cpu.facts import cpu_facts
 from harness.device.cpu.heap import Heap, HeapMeter, heap_bytes, in_use, open_heap, share_arenas
+from harness.device.host.process_limits import read_process_limit, read_sizes, soft_data_limit
 from harness.device.host.rss import RssGauge
 from harness.device.protocol import AllocatorReading, DeviceClock, MemoryInfo
 from harness.errors import DeviceError
+from harness.records.memory import ProcessLimit
 from harness.records.run import MemoryReading
 
 
@@ -34,6 +36,7 @@ class CpuDevice:
         self._meter = None if heap is None else HeapMeter(heap)
         self._cap = DataCap(heap) if heap is not None and self.facts.can_cap else None
         self._baseline_bytes = self._hole_bytes = 0
+        self._sizes_before = read_sizes()
 
     @classmethod
     def open(cls) -> "CpuDevice":
@@ -50,6 +53,7 @@ class CpuDevice:
 
     def begin_memory(self) -> None:
         """Set the current in-use bytes as the baseline, which does not belong to the run."""
+        self._sizes_before = read_sizes()
         if self._heap is not None and self._meter is not None:
             info = self._heap.info()
             self._baseline_bytes, self._hole_bytes = in_use(info), heap_bytes(info) - in_use(info)
@@ -77,12 +81,18 @@ class CpuDevice:
         """Return what malloc holds beyond `begin_memory`, as a cap counts it. Free chunks are not
         listed by size, so the largest is unknown."""
         if self._heap is None:
-            return AllocatorReading.unknown()
+            return AllocatorReading.unknown()._replace(process_limit=self._process_limit())
         info = self._heap.info()
         allocated = max(0, in_use(info) - self._baseline_bytes)
         free = max(0, heap_bytes(info) - in_use(info) - self._hole_bytes)
         left = None if self._cap is None else self._cap.left_bytes()
-        return AllocatorReading(allocated + free, free, None, None, None, info.hblks, cap_left_bytes=left)
+        reading = AllocatorReading(allocated + free, free, None, None, None, info.hblks)
+        return reading._replace(cap_left_bytes=left, process_limit=self._process_limit())
+
+    def _process_limit(self) -> ProcessLimit | None:
+        """Return the limit of the process other than the cap."""
+        data_limit = soft_data_limit() if self._cap is None else self._cap.uncapped_data_limit()
+        return read_process_limit(data_limit, self._sizes_before)
 
     def read_memory_info(self) -> MemoryInfo:
         """Return the total RAM, and what is available without swapping."""

@@ -53,8 +53,8 @@ _LABELS = {
 
 class HostReading(NamedTuple):
     """Host memory for the detector; each field is None where unknown. `heap_free_bytes` is free memory in the
-    CPU's heap, `cap_left_bytes` the memory available under a cap on the CPU, and `data_bytes` what the cap
-    counts outside live objects, up to a constant."""
+    CPU's heap, `cap_left_bytes` the memory available under a cap or a limit of the process on the CPU, and
+    `data_bytes` what the cap or limit counts outside live objects, up to a constant."""
 
     workers_rss_bytes: int | None
     heap_free_bytes: int | None
@@ -274,7 +274,7 @@ def open_leak_watch(
         if not on_cpu:
             return HostReading(workers.read(), None)
         heap = device.read_allocator()
-        left, live = heap.cap_left_bytes, allocated_bytes(heap)
+        left, live = heap.limit_left_bytes, allocated_bytes(heap)
         data = None if left is None or live is None else -left - live
         return HostReading(workers.read(), heap.free_bytes, left, data)
 

@@ -98,10 +98,11 @@ def capture_evidence(
     text = clean(str(error) or type(error).__name__)
     numbers = read_error(text, None if memory is None else memory.reserved_bytes)
     caps = [cap for cap in (cap_bytes, allowed_bytes(text)) if cap is not None]
-    memory_state = _memory(device, numbers, memory, min(caps, default=None))
+    is_worker = is_from_worker(str(error))
+    memory_state = _memory(device, numbers, memory, min(caps, default=None), is_worker=is_worker)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     lines = [number for _, number in traceback.walk_tb(error.__traceback__)]
-    if is_from_worker(str(error)):
+    if is_worker:
         phase = OomPhase.WORKER
     kind = DeviceKind.CPU if is_of_host(text) else device.facts.kind
     called = zip(reversed(frames), reversed(lines), strict=True)
@@ -206,7 +207,12 @@ def _module(frames: Sequence[FrameType], training: Training | None) -> tuple[str
 
 
 def _memory(
-    device: Device, numbers: ErrorNumbers, memory: MemoryReading | None, cap_bytes: int | None
+    device: Device,
+    numbers: ErrorNumbers,
+    memory: MemoryReading | None,
+    cap_bytes: int | None,
+    *,
+    is_worker: bool,
 ) -> MemoryAtFailure:
     is_cpu = device.facts.kind is DeviceKind.CPU
     allocator = attempt(device.read_allocator) or AllocatorReading.unknown()
@@ -238,6 +244,8 @@ def _memory(
         others_bytes=others,
         cap_bytes=cap_bytes,
         cap_left_bytes=allocator.cap_left_bytes,
+        # A worker of the loader has the same limits, and memory of its own.
+        process_limit=None if is_worker else allocator.process_limit,
     )
 
 

@@ -1,0 +1,128 @@
+"""Reports on the CPU where a limit of the process ended the run: of the shell (`ulimit`) or of the script."""
+
+from typing import Any
+
+import pytest
+
+from harness.analysis.oom.budget import budget
+from harness.analysis.oom.explain import explain
+from harness.analysis.oom.fit import fit
+from harness.analysis.oom.report import BatchPeak, LeakSign, OomVerdict, report_from_json, to_json
+from harness.analysis.oom.text import render
+from harness.records.memory import ProcessLimit
+from harness.records.run import DeviceKind
+from tests.oom_factories import GIB, MIB, some_facts
+
+LIMIT = ProcessLimit("ulimit -d", 600 * MIB, 599 * MIB, 200 * MIB)
+# A script that kept a small tensor per step under `ulimit -d 614400`.
+LIMITED: dict[str, Any] = {
+    "allocated_bytes": 335 * MIB,
+    "reserved_bytes": 336 * MIB,
+    "free_bytes": MIB,
+    "split_free_bytes": None,
+    "largest_free_bytes": None,
+    "process_bytes": 700 * MIB,
+    "others_bytes": GIB,
+    "device_free_bytes": 22 * GIB,
+    "device_total_bytes": 24 * GIB,
+    "process_limit": LIMIT,
+    "error_bytes": MIB,
+    "least_bytes": MIB,
+    "most_bytes": MIB,
+}
+# Python's MemoryError has no size.
+UNKNOWN_SIZE: dict[str, Any] = {"error_bytes": None, "least_bytes": None, "most_bytes": None}
+
+
+def test_the_limit_of_the_process_is_the_verdict_with_its_numbers() -> None:
+    report = explain(some_facts(DeviceKind.CPU, **LIMITED))
+    assert report.verdict is OomVerdict.PROCESS_LIMIT
+    assert report.why == (
+        "The limit of the process (ulimit -d) of 600 MiB was reached: 335 MiB were allocated in the heap, "
+        "63.0 MiB outside it, on top of 200 MiB from before the run and 1.00 MiB more requested."
+    )
+    assert report_from_json(to_json(report)) == report
+
+
+def test_a_request_of_unknown_size_is_not_compared_with_the_machine() -> None:
+    report = explain(some_facts(DeviceKind.CPU, **LIMITED | UNKNOWN_SIZE))
+    assert report.verdict is OomVerdict.PROCESS_LIMIT
+    assert "the size of the request is not known." in report.why
+
+
+def test_a_leak_that_ran_into_the_limit_is_the_verdict_with_the_limit() -> None:
+    # More than a quarter of what the limit leaves to the run, and less than a quarter of the whole.
+    leak = LeakSign("allocated", "It had grown.", 51_200, 11, 120 * MIB)
+    report = explain(some_facts(DeviceKind.CPU, **LIMITED, leak=leak))
+    assert report.verdict is OomVerdict.LEAK
+    assert "120 MiB of the limit of the process (ulimit -d) of 600 MiB." in report.why
+    assert any(line.startswith("Also: The limit of the process") for line in report.evidence)
+
+
+def test_the_parts_of_the_limit_name_the_memory_from_before_the_run() -> None:
+    facts = some_facts(DeviceKind.CPU, **LIMITED)
+    assert list(budget(facts)) == [
+        ("allocated", 335 * MIB),
+        ("free in the heap, in pieces between live blocks", MIB),
+        ("outside the heap: Python's own pools, stacks", 63 * MIB),
+        ("in use before the run: Python, libraries", 200 * MIB),
+        ("free under the limit", MIB),
+    ]
+    text = render(explain(facts))
+    assert "Limit       600 MiB (limit of the process, ulimit -d), of which" in text
+    assert "Also        free on the machine 22.0 GiB" in text
+    assert "The device had" not in text
+
+
+@pytest.mark.parametrize("used_mib", [100, 380, 560, 599, 700])
+@pytest.mark.parametrize("allocated_mib", [0, 335, None])
+def test_the_parts_sum_to_the_limit(used_mib: int, allocated_mib: int | None) -> None:
+    values = LIMITED | {"process_limit": LIMIT._replace(used_bytes=used_mib * MIB)}
+    values["allocated_bytes"] = None if allocated_mib is None else allocated_mib * MIB
+    facts = some_facts(DeviceKind.CPU, **values)
+    assert sum(part.size_bytes for part in budget(facts)) == 600 * MIB
+
+
+def test_memory_that_the_failed_step_has_released_is_named() -> None:
+    values = LIMITED | {"process_limit": LIMIT._replace(used_bytes=550 * MIB)}
+    facts = some_facts(DeviceKind.CPU, **values)
+    parts = dict(budget(facts))
+    assert parts["in use at the failure, released before this reading (at least)"] == 49 * MIB
+    assert "at least 49.0 MiB more until temporaries were released" in explain(facts).why
+
+
+def test_a_memory_cap_that_left_less_is_the_limit() -> None:
+    facts = some_facts(DeviceKind.CPU, **LIMITED, cap_bytes=340 * MIB, cap_left_bytes=0)
+    assert explain(facts).verdict is OomVerdict.CAP
+    assert facts.held.limit_name == "memory cap"
+
+
+def test_a_limit_of_the_process_that_left_less_than_the_cap_is_the_limit() -> None:
+    facts = some_facts(DeviceKind.CPU, **LIMITED, cap_bytes=20 * GIB, cap_left_bytes=19 * GIB)
+    assert explain(facts).verdict is OomVerdict.PROCESS_LIMIT
+    assert facts.held.limit_bytes == 600 * MIB
+
+
+def test_a_limit_that_left_more_than_the_machine_is_none() -> None:
+    far = ProcessLimit("ulimit -v", 100 * GIB, 10 * GIB, 5 * GIB)
+    facts = some_facts(DeviceKind.CPU, **LIMITED | {"process_limit": far, "device_free_bytes": MIB // 64})
+    assert explain(facts).verdict is OomVerdict.OTHER_PROCESS
+    assert facts.held.limit_name == "device"
+
+
+def test_without_a_limit_a_request_of_unknown_size_is_not_called_too_big_while_memory_was_free() -> None:
+    values = LIMITED | UNKNOWN_SIZE | {"process_limit": None}
+    report = explain(some_facts(DeviceKind.CPU, **values))
+    assert report.verdict is OomVerdict.REFUSED
+    assert "a request of unknown size although 22.0 GiB of the machine's memory were available" in report.why
+    full = explain(some_facts(DeviceKind.CPU, **values | {"device_free_bytes": GIB}))
+    assert full.verdict is OomVerdict.TOO_BIG
+
+
+def test_other_batches_are_fitted_into_what_the_limit_leaves_to_the_run() -> None:
+    peaks = (BatchPeak(8, 100 * MIB, 9), BatchPeak(16, 200 * MIB, 9))
+    line = fit(peaks, None)
+    assert line is not None
+    report = explain(some_facts(DeviceKind.CPU, **LIMITED, peaks=peaks, batch_size=60))
+    largest = line.largest_batch(400 * MIB)
+    assert f"Batch {largest} would have" in " ".join(one.text for one in report.counterfactuals)
