@@ -12,6 +12,7 @@ from harness.device.testing.device import FakeDevice
 from harness.records.measurement import MeasureRequest
 from harness.records.memory import OomReportRow
 from harness.records.run import CommandKind, EventKind
+from harness.settings.spec import SPECS
 from harness.store.folder import RunFolder
 from harness.train.loop import train
 from harness.train.recovery import Recovery
@@ -29,7 +30,9 @@ class Bench(Watched):
 
     def __init__(self, tmp_path: Path, device: FakeDevice | None = None, **values: Any) -> None:
         super().__init__(device, now_ns=Clock(tick_ns=1), max_steps=LIMIT, **values)
-        reporter = OomReporter(self.context, self.memory, RunFolder(tmp_path), self.workload.settings)
+        reporter = OomReporter(
+            self.context, self.memory, RunFolder(tmp_path), self.workload.settings, frozenset(SPECS)
+        )
         self.recovery = Recovery(self.workload, self.live, self.steps, reporter)
         self.taken: list[int] = []
         self.flags: list[int] = []

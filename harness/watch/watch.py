@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from harness.device.protocol import Device
+from harness.files.plain_json import json_object
 from harness.records.run import DeviceKind, RunRow, RunState
 from harness.store.folder_handle import FolderHandle
 from harness.store.liveness import Liveness
@@ -131,7 +132,8 @@ class Watch:
                 step_finished=alive.signs.step_finished,
             )
             self.context = context = self._instruments.context
-            self.reporter = OomReporter(context, self._instruments.memory, folder, settings)
+            names = frozenset(json_object(run.settings))
+            self.reporter = OomReporter(context, self._instruments.memory, folder, settings, names)
             self._outcome = OutcomeRecorder(
                 context,
                 self._instruments.memory,

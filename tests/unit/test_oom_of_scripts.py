@@ -4,15 +4,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness.analysis.oom.explain import explain
-from harness.analysis.oom.report import report_from_json, to_json
+from harness.analysis.oom.report import OomPhase, report_from_json, to_json
 from harness.analysis.oom.text import render
 from harness.records.run import SettingsRow
 from harness.settings import Settings
+from harness.settings.spec import SPECS
 from harness.store.appender import LogAppender
+from harness.store.folder import RunFolder
+from harness.watch.memory import MemoryWatch
 from harness.watch.oom.history import RunHistory, read_history
+from harness.watch.oom.reporter import OomReporter, Subject
 from tests.oom_factories import some_facts
 from tests.store_factories import a_run, a_step
+from tests.train_factories import FakeJournal, a_context, a_device, a_workload
 
 
 def a_history(path: Path, **settings: Any) -> RunHistory:
@@ -30,6 +37,20 @@ def test_the_last_steps_of_a_script_without_a_batch_size_are_read(tmp_path: Path
     assert history.peaks == ()
     assert history.has("amp")
     assert not history.has("batch_size")
+
+
+@pytest.mark.parametrize(("names", "text"), [({"amp", "max_steps"}, "AMP off"), (set(SPECS), "batch 8")])
+def test_where_the_log_cannot_be_read_only_settings_from_the_start_are_stated(
+    tmp_path: Path, names: set[str], text: str
+) -> None:
+    context, workload = a_context(a_device(), FakeJournal(), lambda: 77), a_workload()
+    memory = MemoryWatch(context.device)
+    reporter = OomReporter(context, memory, RunFolder(tmp_path), workload.settings, frozenset(names))
+    error, subject = MemoryError(), Subject(workload)
+    report = reporter.explain(reporter.capture(error, 7, OomPhase.BETWEEN, None, subject))
+    assert not report.facts.steps
+    assert report.facts.settings_text.split(", ")[0] == text
+    assert (report.facts.grad_accumulation is None) is ("grad_accumulation" not in names)
 
 
 def test_peaks_of_a_script_with_a_batch_size_are_read(tmp_path: Path) -> None:

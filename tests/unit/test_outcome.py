@@ -14,6 +14,7 @@ from harness.analysis.oom.report import OomVerdict, report_from_json
 from harness.errors import SettingError
 from harness.records.memory import OomReportRow
 from harness.records.run import EventKind, EventRow, RunState, Severity
+from harness.settings.spec import SPECS
 from harness.store.folder import RunFolder
 from harness.watch.boundary import Outcome
 from harness.watch.context import Progress
@@ -35,7 +36,9 @@ class Bench:
         progress = Progress(last_step=41 * is_training)
         context = a_context(self.device, self.journal, lambda: 77, progress)
         self.memory, self.workload = MemoryWatch(self.device), a_workload(self.device)
-        reporter = OomReporter(context, self.memory, RunFolder(folder), self.workload.settings)
+        reporter = OomReporter(
+            context, self.memory, RunFolder(folder), self.workload.settings, frozenset(SPECS)
+        )
         self.reports: list[tuple[RunState, str]] = []
         report = lambda *outcome: self.reports.append(outcome)  # noqa: E731
         self.outcome = OutcomeRecorder(context, self.memory, reporter, lambda: 1_000, report)

@@ -34,12 +34,12 @@ class RunHistory(NamedTuple):
     leak: LeakSign | None = None
     # Memory of other processes at the newest sample.
     others_bytes: int | None = None
-    # The settings that the run has: all, or those of a script. None without a version of the settings.
-    names: frozenset[str] | None = None
+    # The settings that the run has: all, or those of a script. Empty without a version of the settings.
+    names: frozenset[str] = frozenset()
 
     def has(self, name: str) -> bool:
-        """Return whether the run has a setting."""
-        return self.names is None or name in self.names
+        """Return whether the run is known to have a setting."""
+        return name in self.names
 
 
 def read_history(path: Path, step: int, settings: WatchSettings, *, on_cpu: bool) -> RunHistory:
@@ -60,7 +60,7 @@ def read_history(path: Path, step: int, settings: WatchSettings, *, on_cpu: bool
         change=recent_change(history, step),
         leak=leak_sign(leaks, snapshots, step, on_cpu),
         others_bytes=others,
-        names=frozenset(history[-1].values) if history else None,
+        names=frozenset(history[-1].values) if history else frozenset(),
     )
 
 

@@ -44,13 +44,20 @@ class OomReporter:
     """The reports of one run. Used on the training thread."""
 
     def __init__(
-        self, context: RunContext, memory: MemoryWatch, folder: RunFolder, settings: WatchSettings
+        self,
+        context: RunContext,
+        memory: MemoryWatch,
+        folder: RunFolder,
+        settings: WatchSettings,
+        names: frozenset[str],
     ) -> None:
-        """`settings` are those the run was started with."""
+        """`settings` are those the run was started with, and `names` those among them that it has: a script
+        has few of its own."""
         self._context = context
         self._memory = memory
         self._folder = folder
         self._settings = settings
+        self._names = names
 
     def capture(
         self,
@@ -85,6 +92,8 @@ class OomReporter:
             lambda: read_history(self._folder.log, capture.step, capture.settings, on_cpu=on_cpu)
         )
         history = history or RunHistory()
+        if not history.names:
+            history = history._replace(names=self._names)
         return explain(_facts(capture, history, self._context.device))
 
     def file(self, report: OomReport) -> None:
