@@ -47,6 +47,7 @@ from harness.train.loop import train
 from harness.train.recovery import Recovery
 from harness.train.warming import warm_up
 from harness.train.workload import Workload
+from harness.watch.compiler import has_compiled
 from harness.watch.context import Journal, RunContext
 from harness.watch.inbox import Inbox
 from harness.watch.jobs.judging import Judging
@@ -60,6 +61,11 @@ if TYPE_CHECKING:
     from harness.train.replica import Replica
 
 _COUNTER = "FLOP counter"
+# Within a mode such as that of the counter torch.compile compiles nothing, nor later.
+_HAS_COMPILED = (
+    "The model's floating-point operations are not counted, because torch.compile was called in this "
+    "process: a function with fullgraph=True would fail from then on."
+)
 
 EXIT_OK = 0
 EXIT_OUT_OF_MEMORY = 3
@@ -177,7 +183,12 @@ def _build_workload(settings: Settings, context: RunContext, replica: "Replica |
     with device.torch_device:
         network = build_model(settings, source.shape)
     if is_own(settings.model):
-        context.guard.run(_COUNTER, lambda: _put_all(journal, flops_rows(settings, source.shape, network)))
+        if has_compiled():
+            context.warn("operations not counted", _HAS_COMPILED)
+        else:
+            context.guard.run(
+                _COUNTER, lambda: _put_all(journal, flops_rows(settings, source.shape, network))
+            )
     journal.put(ModelSizeRow(sum(p.numel() for p in network.parameters() if p.requires_grad)))
     return Workload(settings, device, network, source, replica=replica)
 

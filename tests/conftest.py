@@ -6,12 +6,14 @@ import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from harness.watch.compiler import has_compiled
 from tests.scheduling import is_whole_run, yield_to_whole_runs
 from tests.simulated_runs import SimulatedRuns
 from tests.warm_start import prepare_forks
@@ -93,6 +95,14 @@ def simulated_runs(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytes
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of all homes: for each that it makes, the factory reads the names of all others."""
     return tmp_path_factory.mktemp("homes")
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing_compiled() -> Iterator[None]:
+    """A process that has compiled something is another one for a watch."""
+    yield
+    if has_compiled():
+        sys.modules["torch"].compiler.reset()
 
 
 @pytest.fixture(autouse=True)

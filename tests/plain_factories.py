@@ -62,7 +62,7 @@ class NeverCalled:
 class PlainTraining:
     """Any model and optimizer. Of what a step calls, the forward pass and the update can be wrapped."""
 
-    computes_between_calls = False
+    computes_between_calls = has_compiled = False
     data: object = None
     oom_phase = OomPhase.BETWEEN
 

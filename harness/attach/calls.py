@@ -29,6 +29,7 @@ class ScriptCalls:
         forward: the model's output, of the call given to `call_model`.
         backward: computes gradients, by the call given to `compute_gradients`.
         tidy: called with the step's number at its end.
+        compile: called before the script's first call of torch.compile.
         updating_thread: the thread on which a wrapped update is under way; None: there is none.
         update_returned: called when a wrapped update has returned.
         own_next_batch, own_forward, own_backward: those that nothing stands in for: then an entry point makes
@@ -39,6 +40,7 @@ class ScriptCalls:
     forward: Callable[[], Any]
     backward: Callable[[Any], None]
     tidy: Callable[[int], None]
+    compile: Callable[[], None]
 
     def __init__(self) -> None:
         self._iterator: Iterator[Any] = iter(())
@@ -48,6 +50,7 @@ class ScriptCalls:
         self.forward = lambda: self._model_call()
         self.backward = lambda _loss: self._gradient_call()
         self.tidy = _no_tidying
+        self.compile = _nobody_waits
         self.updating_thread: int | None = None
         self.update_returned: Callable[[], None] = _nobody_waits
         self.own_next_batch, self.own_forward, self.own_backward = (
@@ -165,7 +168,7 @@ def _nothing() -> None:
 
 
 def _nobody_waits() -> None:
-    """Nothing is to be done after an update."""
+    """Nothing is to be done."""
 
 
 def _no_tidying(_step: int) -> None:

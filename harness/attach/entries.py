@@ -74,6 +74,7 @@ class StepEntries:
         self.plain = plain
         self.guard = guard
         self._early = early
+        self._has_compiled = False
         self._model_ids: set[int] = set()
         # How many updates are under way within one of the same optimizer.
         self._nested = 0
@@ -85,6 +86,15 @@ class StepEntries:
         self.observation = observation
         if observation is not None:
             observation.calls.update_returned = self._update_returned
+            observation.training.has_compiled = self._has_compiled
+
+    def compiler_called(self) -> None:
+        """The script has called torch.compile, or is about to; on any thread."""
+        self._has_compiled = True
+        if (observation := self.observation) is not None:
+            observation.training.has_compiled = True
+            if get_ident() == self.guard.thread:
+                observation.calls.compile()
 
     def _update_returned(self) -> None:
         if (observation := self.observation) is not None and get_ident() == self.guard.thread:

@@ -7,7 +7,6 @@ classes: an instance would carry a hook of ours into its copies and pickles. Opt
 of torch's own.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial, wraps
@@ -25,6 +24,7 @@ from harness.attach.autocast import RegionState, following_regions
 from harness.attach.entries import StepEntries, UpdateHook
 from harness.attach.passes import OpenIterator
 from harness.closing import Closing
+from harness.watch.compiler import has_compiled
 from harness.watch.training import Replaced
 
 
@@ -103,7 +103,7 @@ class Hooks(Closing):
         for handle in self._updates:
             self._stack.callback(handle.remove)
         self._is_opaque = False
-        if _has_compiled():
+        if has_compiled():
             self._hide_from_compiler()
         # Not torch's global hooks of modules: they make `torch.compile` warn, and compile again without them.
         self._discovery.callback(Replaced(nn.Module, "__call__", self._call_any).remove)
@@ -123,6 +123,7 @@ class Hooks(Closing):
         if self._is_opaque:
             return
         self._is_opaque = True
+        self._entries.compiler_called()
         self._replace(torch.autograd, "backward", torch.compiler.disable)
         for handle, hook in self._updates.items():
             # In its place: one of the script's own hooks may be the one that compiles.
@@ -268,8 +269,3 @@ class Hooks(Closing):
             return self._events.scaler_stepped(optimizer, call) if self._events.follows() else call()
 
         return step
-
-
-def _has_compiled() -> bool:
-    """Return whether torch.compile was called in this process."""
-    return bool(getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", False))

@@ -29,6 +29,7 @@ class ScriptTraining:
         read_phase: returns the phase of the step under way.
         samples_per_step, tokens_per_step: those of the newest step; 0 and None while unknown.
         calls: the functions that a step calls.
+        has_compiled: whether torch.compile was called in this process.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class ScriptTraining:
         self.read_phase: Callable[[], OomPhase] = lambda: OomPhase.BETWEEN
         self.samples_per_step = 0
         self.tokens_per_step: int | None = None
+        self.has_compiled = False
 
     @property
     def model(self) -> nn.Module:

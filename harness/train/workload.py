@@ -26,6 +26,7 @@ from harness.train.compiling import compiled
 from harness.train.data_parallel import data_parallel
 from harness.train.inject import InjectedFault, leaky
 from harness.train.optimizers import build_optimizer, lay_out_like_weights, rebuilt_optimizer
+from harness.watch.compiler import has_compiled
 from harness.watch.training import Replaced, Wrapper
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class Workload:
         injection = None if open_batches is not None else parse_injection(settings.inject)
         self._fault = None if injection is None else InjectedFault(injection, device, model)
         self._compiled: Callable[[Tensor, Tensor], Tensor] | None = None
+        self._has_compiled = False
         self._accumulators = _accumulators(model, device) if open_batches is None else []
         self.loss = torch.full((), float("nan"), device=device.torch_device)
         self._is_fresh = True
@@ -231,6 +233,12 @@ class Workload:
         """Return False: a step is nothing but its calls."""
         return False
 
+    @property
+    def has_compiled(self) -> bool:
+        """Return whether torch.compile was called by code that is not of this package, as far as that shows:
+        up to the compilation of the model."""
+        return has_compiled() if self._compiled is None else self._has_compiled
+
     def worker_pids(self) -> list[int]:
         """The process ids of the loader's workers."""
         return self._loader.worker_pids()
@@ -293,6 +301,7 @@ class Workload:
     def _choose_forward(self) -> Callable[[Tensor, Tensor], Tensor]:
         settings, device_type = self.settings, self._device.torch_device.type
         if settings.compile and self._compiled is None:
+            self._has_compiled = has_compiled()
             self._compiled = compiled(self.model)
         model: Callable[[Tensor, Tensor], Tensor] = self.model
         if settings.compile and self._compiled is not None:

@@ -1,7 +1,8 @@
-"""Warnings when a function reaches torch.compile's limit of graphs and runs uncompiled."""
+"""Calls of torch.compile, and warnings when a function reaches its limit of graphs and runs uncompiled."""
 
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,13 @@ _LOGGER = "torch._dynamo.convert_frame"
 _LIMIT = "torch._dynamo hit config."
 # The arguments of that message, as torch 2.6 to 2.13 give them: "'forward' (/home/…/model.py:12)".
 _FUNCTION = re.compile(r"'(?P<name>[^']*)' \((?P<file>.*):(?P<line>\d+)\)")
+
+
+def has_compiled() -> bool:
+    """Return whether torch.compile was called in this process, since the last `torch.compiler.reset`. Does
+    not import torch's compiler."""
+    backends = getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", {})
+    return any(map(callable, list(backends.values())))  # Of functions that it leaves alone: None.
 
 
 @contextmanager

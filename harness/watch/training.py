@@ -130,12 +130,19 @@ class Training(Protocol):
 
     def wrap(self, call: str, wrapper: Wrapper) -> Wrapped:
         """Let `wrapper(function)` stand in for a function that a step calls: "next_batch", "to_device",
-        "forward", "backward", "update" (the optimizer's step) or "tidy"."""
+        "forward", "backward", "update" (the optimizer's step) or "tidy"; where it computes between
+        these, also "compile", called before its first call of torch.compile."""
         ...
 
     @property
     def computes_between_calls(self) -> bool:
         """Return whether a step computes outside of the functions that `wrap` knows, as a script does."""
+        ...
+
+    @property
+    def has_compiled(self) -> bool:
+        """Return whether a step may call functions that the code of the model or the script has compiled,
+        whatever the setting `compile`."""
         ...
 
     def worker_pids(self) -> list[int]:

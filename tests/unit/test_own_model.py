@@ -283,6 +283,39 @@ def test_a_model_with_tensors_outside_of_it_trains_and_is_built_once(
     assert Path(with_tensors).with_name("calls").read_text() == "built "
 
 
+_COMPILED = """
+import torch
+from torch import nn
+
+@torch.compile(backend="eager", fullgraph=True)
+def activated(outputs):
+    return torch.relu(outputs)
+
+class Compiled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(12, 3)
+
+    def forward(self, inputs):
+        return activated(self.linear(inputs))
+
+def build(settings):
+    return Compiled(), nn.CrossEntropyLoss()
+"""
+
+
+@pytest.mark.slow
+def test_a_model_with_a_compiled_function_trains_and_runs_within_no_dispatch_mode(tmp_path: Path) -> None:
+    file = tmp_path / "compiled.py"
+    file.write_text(_COMPILED)
+    settings = own(batch_size=4, max_steps=6, memory_history=True)
+    folder = Home(tmp_path).create(None, settings.model_copy(update={"model": f"{file}:build"}), 0)
+    assert WarmProcess(folder).wait(60) == 0
+    with LogReader(folder.log) as reader:
+        assert (reader.run().state, reader.extent().last) == (RunState.FINISHED, 6)
+        assert "operations not counted" in [row.label for _, row in reader.events()]
+
+
 def test_the_operations_of_an_own_model_are_counted_on_a_copy() -> None:
     settings = own(batch_size=4)
     shape = open_source(settings).shape

@@ -17,7 +17,9 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.records.memory import SnapshotReason
-from harness.records.run import CommandKind, CommandState
+from harness.records.run import CommandKind, CommandRow, CommandState
+from harness.watch.capture.hunting import SOURCE as HUNTER
+from harness.watch.compiler import has_compiled
 from tests.session_factories import a_session
 
 
@@ -47,6 +49,15 @@ class Script:
             self.model(torch.ones(4, 8)).square().mean().backward()
             self.kept.append(torch.zeros(8_000))  # THE LEAK
             self.optimizer.step()
+
+    def compile_update(self) -> None:
+        """As torchao's optimizers have it, in one graph or none."""
+        update = torch.compile(torch.relu, backend="eager", fullgraph=True)
+
+        def updated(*_arguments: object) -> None:
+            update(torch.ones(2))
+
+        self.optimizer.register_step_post_hook(updated)
 
 
 def line_of(comment: str) -> int:
@@ -134,6 +145,47 @@ def test_a_compiled_model_has_no_snapshot_on_the_cpu(tmp_path: Path) -> None:
         script.steps(2)
     answer = attached.answer(request)
     assert (answer.state, "compiled code" in answer.message) == (CommandState.REJECTED, True)
+
+
+@pytest.mark.parametrize("is_early", [True, False], ids=["before the watch", "under watch"])
+def test_a_script_with_a_compiled_function_has_no_snapshot_on_the_cpu(tmp_path: Path, is_early: bool) -> None:
+    script = Script()
+    if is_early:
+        script.compile_update()
+    with a_session(tmp_path) as attached:
+        if not is_early:
+            script.compile_update()
+        script.steps(8)
+        requests = [attached.ask(CommandKind.SNAPSHOT), attached.ask(memory_history=True)]
+        attached.session.inbox.put(CommandRow("hunt-1", 0, CommandKind.SNAPSHOT, "{}", HUNTER))
+        script.steps(12)
+        assert attached.guard.is_on
+    answers = [attached.answer(request) for request in requests]
+    assert [answer.state for answer in answers] == [CommandState.REJECTED, CommandState.APPLIED]
+    assert "torch.compile was called in this process" in answers[0].message
+    with attached.log() as log:
+        assert [row.reason for row in log.memory.snapshots()] == [SnapshotReason.START]
+
+
+def test_a_snapshot_makes_way_for_a_function_that_is_compiled_meanwhile(tmp_path: Path) -> None:
+    script = Script()
+    with a_session(tmp_path) as attached:
+        script.steps(8)
+        request = attached.ask(CommandKind.SNAPSHOT, steps=8)
+        script.steps(6)
+        assert _get_current_dispatch_mode() is not None
+        script.compile_update()
+        script.steps(6)
+        assert attached.guard.is_on
+    answer = attached.answer(request)
+    assert (answer.state, "torch.compile" in answer.message) == (CommandState.REJECTED, True)
+
+
+def test_a_function_that_torch_leaves_alone_is_no_compiled_one() -> None:
+    torch.compiler.disable(torch.relu)
+    assert not has_compiled()
+    torch.compile(torch.relu, backend="eager")
+    assert has_compiled()
 
 
 def test_a_profile_is_taken_at_a_step(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ class FollowedStep:
         self._wrapped = [self._training.wrap(call, wrapper) for call, wrapper in self._wrappers().items()]
         if self._training.computes_between_calls:
             self._follower.follow_between()
+            self._wrapped.append(self._training.wrap("compile", self._compile))
 
     def detach(self) -> None:
         """Remove the wrappers still in place. Idempotent."""
@@ -154,6 +155,13 @@ class FollowedStep:
             "update": self._update,
             "tidy": self._tidy,
         }
+
+    def _compile(self, compile_follows: Call) -> Call:
+        def compile_follows_detached() -> None:
+            self.detach()  # The function may be called before the step ends.
+            compile_follows()
+
+        return compile_follows_detached
 
     def _next_batch(self, next_batch: Call) -> Call:
         def next_batch_followed() -> object:

@@ -105,10 +105,8 @@ class Snapshots(StepAction):
         """Take a snapshot as `command` says ({"steps": 1…50}), or answer why not."""
         try:
             request = _request(command)
-            if not self._tracker.is_possible:
-                raise StepscopeError(
-                    "Allocations of compiled code cannot be tracked on the CPU; train without torch.compile."
-                )
+            if (refusal := self._tracker.refusal) is not None:
+                raise StepscopeError(refusal)
             if self._open is not None or self._requests:
                 raise StepscopeError("A snapshot is already in progress; send the request again after it.")
         except StepscopeError as error:
@@ -146,6 +144,8 @@ class Snapshots(StepAction):
         now_ns = self._clock_ns()
         if step > CENSUS_STEP:
             self._write_census(step)
+        if (self._open or self._requests) and (refusal := self._tracker.refusal) is not None:
+            self._leave(step, CommandState.REJECTED, refusal)
         if self._open is None and self._requests:
             self._open = _Open(self._requests.popleft())
         elif self._open is not None:

@@ -10,6 +10,12 @@ from harness.watch.capture.following import AllocationFollower, FollowedStep
 from harness.watch.context import RunContext
 from harness.watch.training import Training
 
+_COMPILED = "Allocations of compiled code cannot be tracked on the CPU; train without torch.compile."
+_HAS_COMPILED = (
+    "Allocations of compiled code cannot be tracked on the CPU, and torch.compile was called in this "
+    "process; train without it."
+)
+
 
 class Tracker:
     """Used on the training thread, except `live_allocations`.
@@ -40,9 +46,15 @@ class Tracker:
         return self._history is not None
 
     @property
-    def is_possible(self) -> bool:
-        """False for compiled code without the allocator's history."""
-        return not (self._training.settings.compile and self._history is None)
+    def refusal(self) -> str | None:
+        """The reason that nothing can be tracked, for compiled code without the allocator's history; None: it
+        can. Within the mode that tracks tensors torch.compile compiles no function, and one with
+        `fullgraph=True` raises an error, from then on without the mode too."""
+        if self._history is not None:
+            return None
+        if self._training.settings.compile:
+            return _COMPILED
+        return _HAS_COMPILED if self._training.has_compiled else None
 
     @property
     def is_attached(self) -> bool:
@@ -56,7 +68,7 @@ class Tracker:
 
     def follow_setting(self) -> None:
         """Track allocations permanently if `memory_history` is on, otherwise stop."""
-        if self.is_possible and self._training.settings.memory_history:
+        if self._training.settings.memory_history and self.refusal is None:
             self._attach()
         else:
             self.stop()
