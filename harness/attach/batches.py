@@ -87,8 +87,16 @@ def _tokens_in(tensor: Tensor | None) -> int | None:
     return int(tensor.numel())
 
 
-def samples_of_first_step(early: int, loaded: int, called: int) -> int:
-    """Return the samples of a script's first step: `early` ones were loaded before it, `loaded` ones in it.
-    Those are of the next step if the models were called with fewer than both together, `called`."""
-    samples = early + loaded
-    return samples if not loaded or samples <= called else loaded
+def samples_of_first_step(early: Sequence[int], loaded: int, called: int) -> int:
+    """Return the samples of a script's first step: batches of `early` ones, the newest first, were loaded
+    before it, `loaded` ones in it. Those are of the next step if the models were called with fewer than they
+    and the newest batch before together, `called`. Further batches before it are of the step as long as all
+    are no more than `called`: a script may load those of a step at once, or only inspect one."""
+    samples = early[0] + loaded
+    if loaded and samples > called:
+        return loaded
+    for further in early[1:]:
+        if samples + further > called:
+            break
+        samples += further
+    return samples

@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import zip_longest
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet, ref
 
@@ -120,6 +121,7 @@ class LoaderSwitch:
         if self.has_evaluated:
             self.has_evaluated = False
             recent.clear()
+            batches.early_samples.clear()
         if not recent or recent[-1] is not batches:
             recent.append(batches)
 
@@ -158,9 +160,13 @@ class LoaderSwitch:
         self._ahead.update(self._training)
 
     @property
-    def early_samples(self) -> int:
-        """Return the samples of the batches with which training begins: the newest one of each pass."""
-        return 0 if self.has_evaluated else sum(batches.early_samples or 0 for batches in self.recent)
+    def early_samples(self) -> list[int]:
+        """Return the samples of the batches that were loaded before training begins: the newest ones of each
+        pass together, then those before them, and so on."""
+        if self.has_evaluated:
+            return []
+        passes = (reversed(batches.early_samples) for batches in self.recent)
+        return [sum(samples) for samples in zip_longest(*passes, fillvalue=0)]
 
     def begin(self) -> None:
         """Take notice of the first forward pass of the training."""

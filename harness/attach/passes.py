@@ -5,6 +5,7 @@ With workers, batches that were loaded in advance are loaded again after an exch
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -31,6 +32,8 @@ from harness.errors import StepscopeError
 # Opens torch's iterator of a loader.
 OpenIterator = Callable[[DataLoader[Any]], Iterator[Any]]
 
+# The most batches before the training that may be of its first step; a script may read a whole dataset.
+_MOST_EARLY = 1_024
 # Of batches none of whose dimensions counts samples, such as the nodes of several graphs or one sample alone.
 _NO_AXIS = -1
 
@@ -46,7 +49,8 @@ class LoaderPass:
         has_fed: whether it has fed a step of the training.
         axis: the dimension of its batches that counts samples; None before the first batch, negative without
             one.
-        early_samples: the number of samples in its newest batch before training began; None: unknown.
+        early_samples: the numbers of samples in its batches before training began, since the last evaluation;
+            0: unknown.
         drawn_last: the indices of its last batches, where they count the samples of the newest one.
         opened_at: the place in the script that opens it.
     """
@@ -67,7 +71,7 @@ class LoaderPass:
         self.batches: Iterator[Any] = iter(())
         self.is_over = self.is_ahead = self.has_fed = False
         self.axis: int | None = None
-        self.early_samples: int | None = None
+        self.early_samples: deque[int] = deque(maxlen=_MOST_EARLY)
         self.drawn_last: Sequence[Sequence[Any]] | None = None
         self.opened_at: Place = ()
         self._open_iterator = open_iterator

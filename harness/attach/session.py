@@ -144,7 +144,7 @@ class Session:
             self._loaders.ended(batches)
             raise
         self._loaders.delivered(batches)
-        batches.early_samples = self._entries.count_samples(batches, batch)
+        batches.early_samples.append(self._entries.count_samples(batches, batch) or 0)
         if not torch.is_grad_enabled():
             self._loaders.has_evaluated = True
         return batch

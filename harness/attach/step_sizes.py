@@ -1,5 +1,6 @@
 """The samples and the tokens of a script's steps, from its batches and from the inputs of its models."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from harness.attach.batches import samples_of_first_step, sizes_of
@@ -17,7 +18,7 @@ class StepSizes:
     Attributes:
         leader: the id of the first model that was called for training in the step; None before.
         inputs: the samples and tokens of its inputs since the last backward pass; None: it was not called.
-        early: samples of the batches of the first step that were loaded before training began.
+        early: samples of the batches that were loaded before training began, the newest first.
         carried: samples of the newest batch that was loaded before the step.
         newest: samples of the newest batch that a loader returned in the step; None: unknown.
     """
@@ -27,7 +28,8 @@ class StepSizes:
         self._loaders = loaders
         self.leader: int | None = None
         self.inputs: tuple[int | None, int | None] | None = None
-        self.early = self.carried = 0
+        self.early: Sequence[int] = ()
+        self.carried = 0
         self._samples: int | None = None
         self._tokens: int | None = None
         self.newest: int | None = None
@@ -60,9 +62,9 @@ class StepSizes:
         returned, and begin anew. `prefers_inputs` is whether batches may be of the next step."""
         called, tokens = self._samples, self._tokens
         samples = (called or loaded if prefers_inputs or self._is_ahead else loaded or called) or 0
-        if self.early:
+        if any(self.early):
             samples = samples_of_first_step(self.early, loaded or 0, called or 0)
-            self.early = 0
+            self.early = ()
         self.carried, self.newest, self._is_ahead = self.newest or 0, None, False
         self.leader = self.inputs = self._samples = self._tokens = None
         return samples, tokens

@@ -44,6 +44,44 @@ def _accumulate(script: _Script) -> None:
             script.update()
 
 
+def _load_the_batches_of_a_step_at_once(script: _Script) -> None:
+    """As `Trainer.get_batch_samples` of Hugging Face's transformers."""
+    batches = iter(script.loader(3 * _STEPS))
+    for _ in range(_STEPS):
+        for (inputs,) in [next(batches) for _ in range(3)]:
+            script.compute(inputs)
+        script.update()
+
+
+def _load_the_batches_of_a_step_and_one_ahead(script: _Script) -> None:
+    """As the same with a loader of accelerate's."""
+    batches = iter(script.loader(2 * _STEPS + 1))
+    following = next(batches)
+    for _ in range(_STEPS):
+        loaded = [following, *(next(batches) for _ in range(2))]
+        following = loaded.pop()
+        for (inputs,) in loaded:
+            script.compute(inputs)
+        script.update()
+
+
+def _drop_batches_first(script: _Script) -> None:
+    batches = iter(script.loader(2 + _STEPS))
+    next(batches), next(batches)
+    script.train(batches)
+
+
+def _evaluate_on_the_same_pass_first(script: _Script) -> None:
+    batches = iter(script.loader(3 * (1 + _STEPS)))
+    with torch.no_grad():
+        for _ in range(3):
+            script.model(next(batches)[0])
+    for _ in range(_STEPS):
+        for (inputs,) in [next(batches) for _ in range(3)]:
+            script.compute(inputs)
+        script.update()
+
+
 def _compute_each_batch_twice(script: _Script) -> None:
     for (inputs,) in script.loader(_STEPS):
         script.compute(inputs)
@@ -105,6 +143,10 @@ def _load_the_next_batch_after_the_model_was_called(script: _Script) -> None:
     ("loop", "samples"),
     [
         (_accumulate, 3 * _BATCH),
+        (_load_the_batches_of_a_step_at_once, 3 * _BATCH),
+        (_load_the_batches_of_a_step_and_one_ahead, 2 * _BATCH),
+        (_drop_batches_first, _BATCH),
+        (_evaluate_on_the_same_pass_first, 3 * _BATCH),
         (_compute_each_batch_twice, _BATCH),
         (_read_two_loaders, 2 * _BATCH),
         (_look_at_a_batch_first, _BATCH),
