@@ -33,7 +33,9 @@ class StepSizes:
         self._samples: int | None = None
         self._tokens: int | None = None
         self.newest: int | None = None
-        self._is_ahead = False
+        # Those before the newest backward pass that was not repeated.
+        self._before: tuple[int | None, int | None] = (None, None)
+        self._has_new_batch = self._is_ahead = False
         # Whether a call of the model has had as many samples as the newest batch of its step.
         self._has_agreed = False
 
@@ -41,16 +43,24 @@ class StepSizes:
         """Return whether a model's `inputs` have as many samples as the newest batch of the step."""
         return self.newest is not None and self.newest == sizes_of(inputs)[0]
 
+    def batch_arrived(self, samples: int | None) -> None:
+        """A loader returned a batch of `samples`; None: their number is unknown."""
+        self.newest, self._has_new_batch = samples, True
+
     def gradients_begin(self, loaded: int | None, *, is_repeated: bool) -> None:
         """A backward pass begins; so far batches of `loaded` samples were returned in the step. `is_repeated`
-        is whether one in the same step was for the same batch."""
+        is whether one in the same step was for the same batch, unless a batch came after that one: the
+        closure of an optimizer may compute the last one of several micro-batches."""
         if self.inputs is None:
             return
         samples, tokens = self.inputs
         self._has_agreed |= samples is not None and samples == self.newest
-        if not is_repeated:
-            samples = self._samples if samples is None else samples + (self._samples or 0)
-            tokens = self._tokens if tokens is None else tokens + (self._tokens or 0)
+        if self._has_new_batch or not is_repeated:
+            self._before = self._samples, self._tokens
+        self._has_new_batch = False
+        samples_before, tokens_before = self._before
+        samples = samples_before if samples is None else samples + (samples_before or 0)
+        tokens = tokens_before if tokens is None else tokens + (tokens_before or 0)
         self._samples, self._tokens, self.inputs = samples, tokens, None
         is_expected = self._loaders.is_dry and self._has_agreed and samples is not None
         if is_expected and samples == self.carried + (loaded or 0):
@@ -67,4 +77,5 @@ class StepSizes:
             self.early = ()
         self.carried, self.newest, self._is_ahead = self.newest or 0, None, False
         self.leader = self.inputs = self._samples = self._tokens = None
+        self._before = None, None
         return samples, tokens

@@ -1,6 +1,7 @@
 """Test the samples of a script's first step: its first batch is loaded before the watch opens."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,22 @@ def _evaluate_on_the_same_pass_first(script: _Script) -> None:
         script.update()
 
 
+def _compute_the_last_batch_in_a_closure(script: _Script, calls: int) -> None:
+    """As Lightning with `accumulate_grad_batches`."""
+    for number, (inputs,) in enumerate(script.loader(3 * _STEPS), start=1):
+        if number % 3:
+            script.compute(inputs)
+            continue
+
+        def closure(inputs: Tensor = inputs) -> float:
+            for _ in range(calls):  # As LBFGS.
+                script.compute(inputs)
+            return 0.0
+
+        script.optimizer.step(closure)
+        script.optimizer.zero_grad()
+
+
 def _compute_each_batch_twice(script: _Script) -> None:
     for (inputs,) in script.loader(_STEPS):
         script.compute(inputs)
@@ -143,6 +160,8 @@ def _load_the_next_batch_after_the_model_was_called(script: _Script) -> None:
     ("loop", "samples"),
     [
         (_accumulate, 3 * _BATCH),
+        (partial(_compute_the_last_batch_in_a_closure, calls=1), 3 * _BATCH),
+        (partial(_compute_the_last_batch_in_a_closure, calls=4), 3 * _BATCH),
         (_load_the_batches_of_a_step_at_once, 3 * _BATCH),
         (_load_the_batches_of_a_step_and_one_ahead, 2 * _BATCH),
         (_drop_batches_first, _BATCH),

@@ -331,6 +331,31 @@ def test_an_optimizer_that_learns_from_the_same_batch_as_one_before_adds_no_samp
     assert [row.samples for row in steps_of(tmp_path, script).steps] == [32] * 8
 
 
+@pytest.mark.parametrize("calls", [1, 3])
+def test_the_tokens_of_all_micro_batches_count_where_a_closure_computes_the_last(
+    tmp_path: Path, calls: int
+) -> None:
+    def script() -> None:
+        model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        data: Any = torch.zeros(8 * 6, 5, dtype=torch.int64)
+        for number, tokens in enumerate(DataLoader(data, batch_size=8), start=1):
+
+            def closure(tokens: Tensor = tokens) -> float:
+                for _ in range(calls):  # As LBFGS.
+                    model(tokens).mean().backward()
+                return 0.0
+
+            if number % 2:
+                model(tokens).mean().backward()
+            else:
+                optimizer.step(closure)
+                optimizer.zero_grad()
+
+    steps = steps_of(tmp_path, script).steps
+    assert [(row.samples, row.tokens) for row in steps] == [(16, 80)] * 3
+
+
 @pytest.mark.parametrize(("size", "samples"), [((96,), 0), ((6, 16), 6)])
 def test_a_vector_of_floats_after_a_scalar_may_be_one_sample(
     tmp_path: Path, size: tuple[int, ...], samples: int
