@@ -1,5 +1,6 @@
 """Snapshots of a live run: when they are taken, what they answer, and what they leave behind."""
 
+import gc
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch.cuda import _memory_viz
 
+from harness import words
 from harness.device.cpu.heap import in_use, open_heap
 from harness.device.protocol import AllocatorReading
 from harness.records.memory import (
@@ -132,6 +134,22 @@ def test_its_categories_sum_to_what_is_explained_and_weights_are_the_parameters(
     assert weights == parameter_bytes(bench)
 
 
+@pytest.mark.parametrize(("allocated_bytes", "has_others"), [(64 * MIB, True), (1, False)])
+def test_memory_beside_tensors_is_not_in_the_parts_that_are_named(
+    bench: Bench, allocated_bytes: int, has_others: bool
+) -> None:
+    reading = AllocatorReading(allocated_bytes, 0, 0, 0, 1, 1)
+    bench.device.read_allocator = lambda: reading  # type: ignore[method-assign]
+    bench.run(6)
+    bench.request('{"steps": 2}')
+    bench.run(10)
+    row = bench.snapshot_rows[-1]
+    tensors = words.size(row.explained_bytes)
+    parts = f", of which {tensors} are tensors: " if has_others else ": "
+    text = f"In 2 steps at most {words.size(row.allocated_bytes)} were allocated{parts}"
+    assert row.message.startswith(text), row.message
+
+
 @pytest.mark.parametrize("array", [lambda: np.ones(16_384), lambda: bytes(131_072), lambda: None])
 def test_the_hunt_says_where_the_heap_grows_by_other_memory_than_tensors(
     bench: Bench, array: Callable[[], object]
@@ -139,6 +157,7 @@ def test_the_hunt_says_where_the_heap_grows_by_other_memory_than_tensors(
     heap = open_heap()
     if heap is None:
         pytest.skip("malloc cannot be read here")
+    gc.collect()  # The heap is to shrink by nothing of earlier tests.
     device = bench.context.device
     device.read_allocator = lambda: AllocatorReading(in_use(heap.info()), 0, 0, 0, 0, 1)  # type: ignore[method-assign]
     retained: list[object] = []

@@ -183,9 +183,10 @@ def _sentence(
     parts = []
     if window.reason is not SnapshotReason.LEAK:
         peak = explained if allocated is None else allocated
-        parts.append(
-            f"In {words.plural(steps, 'step')} at most {words.size(peak)} were allocated: {_parts(rows)}."
-        )
+        # On the CPU what is allocated is the whole heap's, of which the tensors may be a small part.
+        tensors = "" if peak == explained else f", of which {words.size(explained)} are tensors"
+        many = f"In {words.plural(steps, 'step')} at most {words.size(peak)} were allocated{tensors}"
+        parts.append(f"{many}: {_parts(rows)}.")
     if heap_growth is not None:
         parts.append(heap_growth)
     if is_growing or (window.reason is SnapshotReason.LEAK and graphs is None and heap_growth is None):
