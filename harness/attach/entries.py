@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from threading import get_ident
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.utils.data import DataLoader
 
 from harness.attach.batches import sizes_of
+from harness.attach.early_events import EarlyEvents
 from harness.attach.guard import ScriptGuard
 from harness.attach.numbering import (
     CALLED,
@@ -42,22 +43,6 @@ _NO_BACKWARD = -1
 # Of torch's function around every `step`, which calls the hooks. Once a class and its base class have one
 # each, a `step` that calls that of the base class calls them twice.
 _STEP_CODE = torch.optim.Optimizer.profile_hook_step(torch.optim.Optimizer.step).__code__
-
-
-class EarlyEvents(Protocol):
-    """The receiver of the events before the training has begun, and of those on other threads."""
-
-    def early_batch(self, batches: LoaderPass) -> Any:
-        """Return the next batch of `batches`; raises StopIteration at its end."""
-        ...
-
-    def early_gradients(self) -> None:
-        """Gradients are about to be computed; on any thread."""
-        ...
-
-    def early_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer is about to step; on any thread."""
-        ...
 
 
 class StepEntries:

@@ -6,25 +6,24 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 from torch import is_grad_enabled
 from torch.utils.data import DataLoader
 
 from harness.attach.guard import ScriptGuard
+from harness.attach.lengths import LoaderLengths
 from harness.attach.loader_change import LoaderChange
 from harness.attach.loader_refusals import is_allowed, loader_refusal
 from harness.attach.loader_values import (
     LoaderValues,
-    batches_of,
     drops_last,
     is_iterable,
     samples_in,
     values_of,
 )
 from harness.attach.passes import LoaderPass, OpenIterator, reason_of, retire
-from harness.attach.places import Place, is_after, place_in_script
 from harness.errors import StepscopeError
 from harness.settings import Settings
 from harness.settings.spec import SPECS
@@ -36,14 +35,6 @@ _READ_SHORT = (
 _READ_LONG = "len(loader) follows: a script that has read it before may look for more batches in this epoch."
 # With more, evaluated batches are taken for those of a loop that evaluates now and then.
 _MOST_UPDATES_PER_BATCH = 4
-
-
-class _EndedPass(NamedTuple):
-    """The newest pass over a loader, at its end. `batches` is the number of its batches, None where that is
-    torch's own."""
-
-    opened_at: Place
-    batches: int | None
 
 
 class LoaderSwitch:
@@ -79,7 +70,7 @@ class LoaderSwitch:
         self.newest: Callable[[], LoaderPass | None] = _nothing
         self._wanted: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
         self._tried: WeakKeyDictionary[DataLoader[Any], LoaderValues] = WeakKeyDictionary()
-        self._ended: WeakKeyDictionary[DataLoader[Any], _EndedPass] = WeakKeyDictionary()
+        self._lengths = LoaderLengths()
         self._wish: LoaderChange | None = None
         self._known: dict[str, Any] = {}
         self._fed_by: list[LoaderValues] = []
@@ -152,7 +143,7 @@ class LoaderSwitch:
         self.recent = [one for one in self.recent if one is not batches]
         if (loader := batches.loader) is not None:
             self._tried[loader] = batches.tried_values
-            self._ended[loader] = _EndedPass(batches.opened_at, self._length_of(batches, loader))
+            self._lengths.ended(loader, batches)
             self.is_dry |= loader in self._training
 
     def load_ahead(self) -> None:
@@ -265,27 +256,9 @@ class LoaderSwitch:
         return " ".join(remarks) or None
 
     def length(self, loader: DataLoader[Any]) -> int | None:
-        """Return the number of batches of a loader with a changed batch size: in the epoch under way, in the
-        ended one where the script reads it after the loop, as for the average of a loss, else in the next
-        one; None: torch's own."""
+        """Return the number of batches that a script reads as `len(loader)`; None: torch's own."""
         self._succeed(loader)
-        size, newest = self._wanted.get(loader, {}).get("batch_size"), self.newest()
-        if is_iterable(loader) or (samples := samples_in(loader)) is None:
-            return None
-        if newest is not None and newest.loader is loader and not newest.is_over:
-            return self._length_of(newest, loader)
-        ended = self._ended.get(loader)
-        if size is None and (ended is None or ended.batches is None):
-            return None
-        if ended is not None and is_after(place_in_script(), ended.opened_at):
-            return ended.batches
-        return None if size is None else batches_of(samples, size, drop_last=drops_last(loader))
-
-    def _length_of(self, batches: LoaderPass, loader: DataLoader[Any]) -> int | None:
-        """Return the number of batches in the epoch of a pass; None: torch's own."""
-        if not batches.has_other_batches(loader) or (samples := samples_in(loader)) is None:
-            return None
-        return batches.length(samples, drop_last=drops_last(loader))
+        return self._lengths.read(loader, self.newest(), self._wanted.get(loader, {}).get("batch_size"))
 
     def samples_dropped_by(self, size: int) -> int | None:
         """Return the number of samples in an epoch, all of which batches of `size` would drop; None: none."""
@@ -328,8 +301,7 @@ class LoaderSwitch:
         self._succeed(loader)
         values = self._values_of(loader)
         self._note_pass(loader, batches)
-        self._ended.pop(loader, None)
-        batches.opened_at = place_in_script()
+        self._lengths.opened(loader, batches)
         persistent = loader._iterator
         if persistent is not None and self.iterators.get(persistent, values) != values:
             loader._iterator = None
