@@ -1,5 +1,7 @@
 """The values of a loader that can change live, and what its batches are made from."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -55,3 +57,15 @@ def drops_last(loader: DataLoader[Any]) -> bool:
     """Return whether incomplete batches are dropped, by the loader or by a BatchSampler that it was given."""
     grouping: Any = loader.batch_sampler
     return bool(grouping.drop_last if is_grouped(grouping) else loader.drop_last)
+
+
+@contextmanager
+def standing_in(loader: DataLoader[Any], attributes: dict[str, Any]) -> Iterator[None]:
+    """Give the loader other attributes for a moment; torch itself forbids to set some of them."""
+    own = vars(loader)
+    before = {name: own[name] for name in attributes if name in own}
+    own.update(attributes)
+    try:
+        yield
+    finally:
+        own.update(before)

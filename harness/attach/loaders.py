@@ -71,6 +71,8 @@ class LoaderSwitch:
         self._wanted: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
         self._tried: WeakKeyDictionary[DataLoader[Any], LoaderValues] = WeakKeyDictionary()
         self._lengths = LoaderLengths()
+        # Iterators that stand in for one that the script's loader would have kept.
+        self._openings = 0
         self._wish: LoaderChange | None = None
         self._known: dict[str, Any] = {}
         self._fed_by: list[LoaderValues] = []
@@ -299,13 +301,17 @@ class LoaderSwitch:
 
     def _prepare(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
         self._succeed(loader)
-        values = self._values_of(loader)
+        values, persistent = self._values_of(loader), loader._iterator
+        keeps_workers = bool(loader.persistent_workers and loader.num_workers)
+        has_workers = keeps_workers and (persistent is not None or loader in self.loaders)
         self._note_pass(loader, batches)
         self._lengths.opened(loader, batches)
-        persistent = loader._iterator
         if persistent is not None and self.iterators.get(persistent, values) != values:
             loader._iterator = None
             retire(persistent)
+        if has_workers and loader._iterator is None:
+            self._openings += 1
+            batches.draw_no_seed(self._openings)
         batches.prepare(loader, values, self._tried.get(loader, values_of(loader)))
 
     def _succeed(self, loader: DataLoader[Any]) -> None:

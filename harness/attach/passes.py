@@ -7,7 +7,6 @@ With workers, batches that were loaded in advance are loaded again after an exch
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 from weakref import ref
 
@@ -24,6 +23,7 @@ from harness.attach.loader_values import (
     drops_last,
     is_iterable,
     samples_in,
+    standing_in,
     values_of,
 )
 from harness.attach.places import Place
@@ -77,6 +77,7 @@ class LoaderPass:
         self._open_iterator = open_iterator
         self._changed = changed
         self._attributes: dict[str, Any] = {}
+        self._seeds: dict[str, Any] = {}
         self._earlier: LoaderValues | None = None
         self._exchanges = 0
         # Batches of this epoch, and their samples, from before the newest exchange.
@@ -143,7 +144,13 @@ class LoaderPass:
         stream = None
         if not is_iterable(loader):
             stream = IndexStream(_sampler(loader), _new_size(loader, values), values.most_sent)
-        self._attributes = self._attributes_for(loader, values, stream)
+        self._attributes = self._attributes_for(loader, values, stream) | self._seeds
+
+    def draw_no_seed(self, number: int) -> None:
+        """Have the iterator that `prepare` prepares draw no seed for its workers from torch's random numbers,
+        as the script's loader, which keeps its workers, draws none after its first epoch. `number` is another
+        one for each iterator."""
+        self._seeds = {"generator": _generator(torch.initial_seed() + number)}
 
     def take(self, loader: DataLoader[Any]) -> None:
         """Take the values of a loader that has opened `batches` in a way of its own: they are fixed."""
@@ -157,14 +164,14 @@ class LoaderPass:
     def open(self, loader: DataLoader[Any]) -> None:
         """Open the iterator. Raises what the script's loader raises with its own values."""
         try:
-            with _standing_in(loader, self._attributes):
+            with standing_in(loader, self._attributes):
                 self.batches = self._open_iterator(loader)
         except Exception as error:
             own = values_of(loader)
             if not self._attributes or self.values == own:
                 raise
             self.prepare(loader, own)
-            with _standing_in(loader, self._attributes):
+            with standing_in(loader, self._attributes):
                 self.batches = self._open_iterator(loader)
             self._changed(self, error)
         else:
@@ -302,7 +309,7 @@ class LoaderPass:
         persistent, loader._iterator = loader._iterator, None
         self.prepare(loader, values)
         try:
-            with _standing_in(loader, self._attributes):
+            with standing_in(loader, self._attributes):
                 self.batches = self._open_iterator(loader)
         except Exception as error:
             loader._iterator = persistent
@@ -321,11 +328,10 @@ class LoaderPass:
         new = IndexStream(_sampler(loader), _new_size(loader, values), values.most_sent, following)
         # The script's random numbers stay its own: the seeds of new workers come from elsewhere.
         self._exchanges += 1
-        seeds = torch.Generator(torch.get_default_device())
-        seeds.manual_seed(old._base_seed + self._exchanges)  # type: ignore[attr-defined]  # torch's own
+        seeds = _generator(old._base_seed + self._exchanges)  # type: ignore[attr-defined]  # torch's own
         persistent, loader._iterator = loader._iterator, None
         try:
-            with _standing_in(loader, self._attributes_for(loader, values, new) | {"generator": seeds}):
+            with standing_in(loader, self._attributes_for(loader, values, new) | {"generator": seeds}):
                 self.batches = self._open_iterator(loader)
         except Exception as error:
             loader._iterator = persistent
@@ -373,6 +379,13 @@ def _new_size(loader: DataLoader[Any], values: LoaderValues) -> int | None:
     return None if values.batch_size == values_of(loader).batch_size else values.batch_size
 
 
+def _generator(seed: int) -> torch.Generator:
+    """Return random numbers of their own, on the device on which torch draws the seeds of workers."""
+    generator = torch.Generator(torch.get_default_device())
+    generator.manual_seed(seed % 2**63)
+    return generator
+
+
 def _unopened(error: Exception) -> StepscopeError:
     return StepscopeError(f"The loader could not be opened with it: {reason_of(error)}")
 
@@ -380,15 +393,3 @@ def _unopened(error: Exception) -> StepscopeError:
 def reason_of(error: Exception) -> str:
     """Return the first line of an error, or its kind."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
-
-
-@contextmanager
-def _standing_in(loader: DataLoader[Any], attributes: dict[str, Any]) -> Iterator[None]:
-    """Give the loader other attributes for a moment; torch itself forbids to set some of them."""
-    own = vars(loader)
-    before = {name: own[name] for name in attributes if name in own}
-    own.update(attributes)
-    try:
-        yield
-    finally:
-        own.update(before)

@@ -92,6 +92,25 @@ def test_a_smaller_batch_than_the_scripts_comes_with_a_word_about_the_length(tmp
 
 
 @pytest.mark.slow
+def test_random_numbers_are_the_scripts_own_where_its_workers_are_not_kept(tmp_path: Path) -> None:
+    def epochs(run: Watched | None) -> tuple[list[list[int]], float]:
+        torch.manual_seed(5)
+        small, seen = SmallTraining(), []
+        loader = DataLoader(Numbers(12), 4, shuffle=True, num_workers=1, persistent_workers=True)
+        for epoch in range(5):
+            for batch in loader:
+                seen.append(batch.tolist())
+                if run is not None and len(seen) in (4, 8):
+                    run.request(num_workers=0 if epoch == 1 else 1)
+                small.step(batch)
+        return seen, float(torch.rand(()))
+
+    bare = epochs(None)
+    with watched(tmp_path) as run:
+        assert epochs(run) == bare
+    assert [state for state, _ in run.answers()] == ["applied", "applied"]
+
+
 def test_persistent_workers_of_the_next_epoch_have_the_values_of_the_change(tmp_path: Path) -> None:
     loader = a_loader("random", 24, batch_size=4, num_workers=1, persistent_workers=True)
     with watched(tmp_path) as run:
