@@ -122,7 +122,7 @@ class Observation:
         if self.is_loading:
             return
         self.tracker.batch_arrived(samples, batches)
-        self.sizes.batch_arrived(samples)
+        self.sizes.newest, self.sizes.has_new_batch = samples, True
         self.under_way.has_begun = True
         if not is_grad_enabled():
             self._mark_evaluation()

@@ -21,6 +21,7 @@ class StepSizes:
         early: samples of the batches that were loaded before training began, the newest first.
         carried: samples of the newest batch that was loaded before the step.
         newest: samples of the newest batch that a loader returned in the step; None: unknown.
+        has_new_batch: whether a loader has returned one since the last backward pass.
     """
 
     def __init__(self, loaders: LoaderSwitch) -> None:
@@ -35,17 +36,13 @@ class StepSizes:
         self.newest: int | None = None
         # Those before the newest backward pass that was not repeated.
         self._before: tuple[int | None, int | None] = (None, None)
-        self._has_new_batch = self._is_ahead = False
+        self.has_new_batch = self._is_ahead = False
         # Whether a call of the model has had as many samples as the newest batch of its step.
         self._has_agreed = False
 
     def fit(self, inputs: tuple[Any, ...]) -> bool:
         """Return whether a model's `inputs` have as many samples as the newest batch of the step."""
         return self.newest is not None and self.newest == sizes_of(inputs)[0]
-
-    def batch_arrived(self, samples: int | None) -> None:
-        """A loader returned a batch of `samples`; None: their number is unknown."""
-        self.newest, self._has_new_batch = samples, True
 
     def gradients_begin(self, loaded: int | None, *, is_repeated: bool) -> None:
         """A backward pass begins; so far batches of `loaded` samples were returned in the step. `is_repeated`
@@ -55,9 +52,9 @@ class StepSizes:
             return
         samples, tokens = self.inputs
         self._has_agreed |= samples is not None and samples == self.newest
-        if self._has_new_batch or not is_repeated:
+        if self.has_new_batch or not is_repeated:
             self._before = self._samples, self._tokens
-        self._has_new_batch = False
+        self.has_new_batch = False
         samples_before, tokens_before = self._before
         samples = samples_before if samples is None else samples + (samples_before or 0)
         tokens = tokens_before if tokens is None else tokens + (tokens_before or 0)
