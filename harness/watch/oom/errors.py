@@ -1,8 +1,10 @@
 """Recognition of out-of-memory errors on GPU and CPU, and release of the memory that they keep alive."""
 
 import re
+import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import torch
@@ -10,6 +12,8 @@ import torch
 from harness.errors import StepscopeError
 
 Result = TypeVar("Result")
+
+_INCOMPLETE = "stepscope: There was no memory for a part of the report on the out-of-memory error."
 
 # Texts of torch's own allocators, of the drivers, of the libraries that allocate on their own, and of C++.
 _TEXTS = (
@@ -100,7 +104,12 @@ def attempt(act: Callable[[], Result]) -> Result | None:
     an out-of-memory error are written in any case."""
     try:
         return act()
-    except (RuntimeError, MemoryError) as error:
+    except MemoryError:
+        if sys.stderr is not None:
+            with suppress(OSError, ValueError, MemoryError):  # A script may have closed it.
+                print(_INCOMPLETE, file=sys.stderr)
+        return None
+    except RuntimeError as error:
         traceback.print_exception(error)
         return None
 
