@@ -31,9 +31,9 @@ IMPORT_LIMIT_S = 120.0
 # The exit code of a training process that ran out of memory.
 OUT_OF_MEMORY_CODE = 3
 
-# The state of a script that has opened no log yet.
 # A script that handles no signals ends by each of them as by kill -9.
 _SIGNAL = "a signal (kill, docker stop, the time limit of a batch system)"
+# The state of a script that has opened no log yet.
 _BEFORE_TRAINING = "The script has not trained yet."
 # Prefix of an output line with the reason for a failed start.
 ERROR_PREFIX = "stepscope: "
