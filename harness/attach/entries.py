@@ -121,7 +121,7 @@ class StepEntries:
     def batch_missed(self, batches: LoaderPass, *, has_failed: bool) -> None:
         """The next batch raised an error, or there is none."""
         if (observation := self.observation) is not None:
-            observation.loaders.ended(batches)
+            self.guard.run(observation.loaders.ended, batches)
             self.guard.run(observation.batch_missed, has_failed)
 
     def count_samples(self, batches: LoaderPass, batch: Any) -> int | None:

@@ -141,7 +141,7 @@ class Session:
         try:
             batch = next(batches)
         except BaseException:
-            self._loaders.ended(batches)
+            self._guard.run(self._loaders.ended, batches)
             raise
         self._loaders.delivered(batches)
         batches.early_samples.append(self._entries.count_samples(batches, batch) or 0)

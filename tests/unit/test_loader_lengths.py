@@ -8,6 +8,8 @@ import pytest
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
+from harness.attach.lengths import LoaderLengths
+from tests.attach_factories import attached
 from tests.loader_factories import Numbers, SmallTraining, a_loader, watched
 
 
@@ -91,6 +93,23 @@ def test_the_first_batch_of_the_next_epoch_has_the_length_of_that(tmp_path: Path
                 if (epoch, number) == (0, 1):
                     run.request(batch_size=12)
     assert lengths == [6, 2]
+
+
+def test_an_error_at_the_end_of_a_pass_is_not_the_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise ValueError("no length")
+
+    monkeypatch.setattr(LoaderLengths, "ended", fail)
+    small, seen = SmallTraining(), 0
+    with attached(tmp_path) as (_, _, guard):
+        for _epoch in range(2):
+            for batch in a_loader(count=12, batch_size=4):
+                small.step(batch)
+                seen += 1
+        assert "no length" in (guard.message or "")
+    assert seen == 6
 
 
 class Endless(Sampler[int]):
