@@ -20,13 +20,15 @@ class ScriptGuard:
         thread: the identifier of the thread that is followed; None: any, before training has begun.
     """
 
-    __slots__ = ("_claiming", "is_on", "message", "report", "thread")
+    __slots__ = ("_claiming", "_suspended", "is_on", "message", "report", "thread")
 
     def __init__(self) -> None:
         self.is_on = True
         self.message: str | None = None
         self.thread: int | None = None
         self._claiming = threading.Lock()
+        # The thread of `suspend`, and what `thread` was before.
+        self._suspended: tuple[int, int | None] | None = None
         # Called with the error, which it reports in the log.
         self.report: Callable[[str], None] = _ignore
 
@@ -41,6 +43,27 @@ class ScriptGuard:
                 self.thread = threading.get_ident()
                 return True
             return False
+
+    def suspend(self) -> None:
+        """Follow no thread until `resume`; called on the followed one."""
+        self._suspended = threading.get_ident(), self.thread
+        self.thread = _NOBODY
+
+    def has_suspended(self) -> bool:
+        """Return whether the calling thread was followed before `suspend`."""
+        return self._suspended is not None and self._suspended[0] == threading.get_ident()
+
+    @property
+    def is_watching(self) -> bool:
+        """Return whether nothing has failed, and nothing is suspended."""
+        return self.is_on and self._suspended is None
+
+    def resume(self) -> None:
+        """Follow the thread of before `suspend` again."""
+        if self._suspended is not None:
+            if self.is_on:
+                self.thread = self._suspended[1]
+            self._suspended = None
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what `function` returns. None if the guard is off, and after an error, which is handled as

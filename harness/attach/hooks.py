@@ -2,9 +2,9 @@
 
 Patched are `torch.compile`, `DataLoader.__iter__` and that of its subclasses, `DataLoader.__len__`,
 `DataLoader._get_iterator`, `torch.autograd.backward`, `Module.zero_grad`, `Optimizer.__init__`,
-`GradScaler.scale` and `step`, and the `__call__` of all modules or, once the models are known, of their
-classes: an instance would carry a hook of ours into its copies and pickles. Optimizer steps have global hooks
-of torch's own.
+`GradScaler.scale` and `step`, what `harness.attach.graphs` names, and the `__call__` of all modules or, once
+the models are known, of their classes: an instance would carry a hook of ours into its copies and pickles.
+Optimizer steps have global hooks of torch's own.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from harness.attach.autocast import RegionState, following_regions
 from harness.attach.entries import StepEntries, UpdateHook
+from harness.attach.graphs import CapturedGraphs
 from harness.attach.passes import OpenIterator
 from harness.closing import Closing
 from harness.watch.compiler import has_compiled
@@ -95,6 +96,7 @@ class Hooks(Closing):
         self._replace(torch.optim.Optimizer, "__init__", self._init_optimizer)
         self._replace(torch.amp.GradScaler, "scale", self._scale)
         self._replace(torch.amp.GradScaler, "step", self._scaler_step)
+        self._stack.enter_context(CapturedGraphs(entries))
         begin, end = entries.begin_update(), entries.end_update()
         self._updates: dict[RemovableHandle, UpdateHook] = {
             register_optimizer_step_pre_hook(begin): begin,

@@ -43,6 +43,10 @@ class PlainObservation(Observation):
         """Return whether a backward pass is under way, in whatever step."""
         return self.tracker.is_in_backward or len(self.plain.times_ns) == GRADIENTS_BEGAN
 
+    def warn(self, label: str, text: str) -> None:
+        """Record a warning at the step under way."""
+        self._context.warn(label, text)
+
     def plain_step_ended(self) -> None:
         """All events of a plain step have happened, which is not a quiet one. Raises ScriptStopped where the
         run is to end."""

@@ -188,7 +188,7 @@ class Session:
         """An optimizer is about to step: the training begins, unless it has; then this is another thread."""
         if self.follows():
             self._guard.run(self._begin_within_step, [optimizer])
-        elif self._guard.is_on and self.watch is not None and not self._has_other_thread:
+        elif self._guard.is_watching and self.watch is not None and not self._has_other_thread:
             self._has_other_thread = True
             self.watch.context.warn(
                 "second training thread",

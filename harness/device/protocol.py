@@ -127,6 +127,11 @@ class Device(TensorDevice, Protocol):
         """Make it the calling thread's current device, if torch has one."""
         ...
 
+    def activate_in_background(self) -> None:
+        """As `activate`, for a thread of the watch: its calls must not disturb what the training thread does,
+        such as the capture of a graph."""
+        ...
+
     def clock(self) -> DeviceClock | None:
         """Return a new event clock, or None where work is synchronous (the CPU) or cannot be timed."""
         ...

@@ -86,7 +86,7 @@ def _feed(recorder: Recorder, device: Device) -> Feed:
         return recorder.collect
 
     def collect() -> Sequence[StepRow]:
-        device.activate()
+        device.activate_in_background()
         return recorder.collect()
 
     return collect

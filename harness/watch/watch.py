@@ -199,7 +199,8 @@ class Watch:
                 *jobs,
             ]
             context.journal.set_state(RunState.RUNNING, "Training.", timeout_s=0)
-            with Sampler(all_jobs, context.guard, self._pacing.clock_s):
+            prepare = context.device.activate_in_background
+            with Sampler(all_jobs, context.guard, self._pacing.clock_s, prepare):
                 try:
                     yield steps
                 except (RuntimeError, MemoryError):

@@ -47,6 +47,9 @@ class CpuDevice:
     def activate(self) -> None:
         """Do nothing: there is one CPU."""
 
+    def activate_in_background(self) -> None:
+        """Do nothing: there is one CPU."""
+
     def clock(self) -> DeviceClock | None:
         """Return None: on the CPU work is synchronous."""
         return None

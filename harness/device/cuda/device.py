@@ -12,6 +12,7 @@ import torch
 
 from harness.device.cap import validate_cap
 from harness.device.cuda.allocator import read_segments
+from harness.device.cuda.capture_mode import relax_captures
 from harness.device.event_clock import EventClock
 from harness.device.host.rss import RssGauge
 from harness.device.protocol import AllocatorReading, DeviceClock, MemoryInfo
@@ -47,6 +48,11 @@ class CudaDevice:
         """Make it the calling thread's current GPU, to which kernels and events go. Otherwise a thread would
         create a context, of hundreds of megabytes, on the first GPU."""
         torch.cuda.set_device(self._index)
+
+    def activate_in_background(self) -> None:
+        """As `activate`; captures of CUDA graphs do not concern the thread any more."""
+        self.activate()
+        relax_captures()
 
     def clock(self) -> DeviceClock | None:
         """Return a clock of CUDA events on the current stream."""

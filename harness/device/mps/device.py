@@ -53,6 +53,9 @@ class MpsDevice:
     def activate(self) -> None:
         """Do nothing: there is one device."""
 
+    def activate_in_background(self) -> None:
+        """Do nothing: there is one device."""
+
     def clock(self) -> DeviceClock | None:
         """Return a clock of MPS events, which also reads the memory at the end of each phase."""
         return SparseClock(self._timed_event, self._clock_ns, self.note_peak, TIMED_EVERY_NS, CAPACITY)

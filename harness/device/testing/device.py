@@ -220,6 +220,9 @@ class FakeDevice:
     def activate(self) -> None:
         """Do nothing: there is one device."""
 
+    def activate_in_background(self) -> None:
+        """Do nothing: there is one device."""
+
     def clock(self) -> DeviceClock | None:
         """Return the real event clock, over the fake queue; the CPU has none."""
         if self.facts.kind is DeviceKind.CPU:

@@ -50,6 +50,10 @@ class XpuDevice:
         """Make it the calling thread's current device, to which kernels and events go."""
         self._library.set_device(self._index)
 
+    def activate_in_background(self) -> None:
+        """As `activate`."""
+        self.activate()
+
     def clock(self) -> DeviceClock | None:
         """Return a clock of XPU events on the current stream; None when torch was built with a compiler whose
         events cannot be timed."""

@@ -28,8 +28,16 @@ def every(period_s: float) -> Callable[[], float]:
 class Sampler(Closing):
     """A context manager that runs jobs in its own thread until it is closed."""
 
-    def __init__(self, jobs: list[Job], guard: FailureGuard, clock_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        jobs: list[Job],
+        guard: FailureGuard,
+        clock_s: Callable[[], float],
+        prepare: Callable[[], None] | None = None,
+    ) -> None:
+        """`prepare` is called first in the thread."""
         self._jobs = jobs
+        self._prepare = prepare
         self._guard = guard
         self._clock_s = clock_s
         self._is_over = False
@@ -51,6 +59,8 @@ class Sampler(Closing):
             self._thread.join(timeout_s)
 
     def _work(self) -> None:
+        if self._prepare is not None:
+            self._guard.run("sampler", self._prepare)
         due_s = dict.fromkeys(self._jobs, self._clock_s())
         while not self._is_over:
             now_s = self._clock_s()

@@ -1,0 +1,186 @@
+"""Test the CUDA graphs of scripts, by captures and replays of torch's names that do their work on the CPU."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.cuda import CUDAGraph
+from torch.utils.data import DataLoader, TensorDataset
+
+from harness.attach.graphs import REPLAYED
+from tests.attach_factories import Recorded, attached, recorded, steps_of
+
+_BATCH, _STEPS = 4, 5
+_Work = Callable[[], object]
+
+
+@pytest.fixture(autouse=True)
+def _graphs_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def replay(graph: Any) -> None:
+        graph.work()
+
+    for name, function in (
+        ("capture_begin", lambda graph: None),
+        ("capture_end", lambda graph: None),
+        ("replay", replay),
+    ):
+        monkeypatch.setattr(CUDAGraph, name, function)
+
+
+class _GraphOnCpu(CUDAGraph):
+    work: _Work
+
+    def __new__(cls) -> "_GraphOnCpu":
+        return object.__new__(cls)
+
+    def __init__(self) -> None:
+        """Without torch's, which needs a GPU."""
+
+    def __del__(self) -> None:
+        """As `__init__`."""
+
+
+@contextmanager
+def _capture(graph: CUDAGraph) -> Iterator[None]:
+    graph.capture_begin()
+    try:
+        yield
+    finally:
+        graph.capture_end()
+
+
+class _Training:
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Linear(3, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.inputs = torch.zeros(_BATCH, 3)
+        self.loss = torch.zeros(())
+        data = TensorDataset(torch.randn(_STEPS * _BATCH, 3))
+        self.loader: DataLoader[tuple[Tensor, ...]] = DataLoader(data, batch_size=_BATCH)
+
+    def compute(self) -> Tensor:
+        loss: Tensor = self.model(self.inputs).square().mean()
+        loss.backward()
+        return loss
+
+    def step(self) -> Tensor:
+        self.optimizer.zero_grad()
+        loss = self.compute()
+        self.optimizer.step()
+        return loss
+
+    def replayed(self) -> None:
+        """A step's arithmetic, which no hook sees, into the tensor of the loss that was captured."""
+        with torch.no_grad():
+            outputs = self.inputs @ self.model.weight.T + self.model.bias
+            self.loss.copy_(outputs.square().mean())
+            gradient = 2 * outputs / _BATCH
+            self.model.weight.sub_(0.1 * gradient.T @ self.inputs)
+            self.model.bias.sub_(0.1 * gradient.sum(0))
+
+    def replay_steps(self, graph: CUDAGraph) -> list[float]:
+        losses = []
+        for (batch,) in self.loader:
+            self.inputs.copy_(batch)
+            graph.replay()
+            losses.append(float(self.loss))
+        return losses
+
+
+def _replayed(home: Path) -> tuple[Recorded, list[float], list[float]]:
+    warm, replayed = list[float](), list[float]()
+
+    def train() -> None:
+        training, graph = _Training(), _GraphOnCpu()
+        warm.extend(training.step().item() for _ in range(3))
+        with _capture(graph):
+            training.loss = training.step().detach()
+        graph.work = training.replayed
+        replayed.extend(training.replay_steps(graph))
+
+    return steps_of(home, train), warm, replayed
+
+
+def test_replays_of_a_graph_with_an_update_are_steps_with_their_samples_and_losses(tmp_path: Path) -> None:
+    log, warm, replayed = _replayed(tmp_path)
+    assert [row.step for row in log.steps] == list(range(1, 3 + _STEPS + 1))
+    assert [row.samples for row in log.steps[-_STEPS:]] == [_BATCH] * _STEPS
+    assert [row.loss for row in log.steps[:3]] == pytest.approx(warm)
+    # On the CPU a loss is read some time after its step, and each replay has the same tensor.
+    assert {row.loss for row in log.steps[3:]} <= set(replayed)
+    assert [event.message for event in log.events if event.label == "CUDA graph"] == [REPLAYED]
+
+
+def test_what_is_captured_is_no_step(tmp_path: Path) -> None:
+    def train() -> None:
+        training = _Training()
+        for _ in range(3):
+            training.step()
+        for _ in range(2):
+            with _capture(_GraphOnCpu()):
+                training.step()
+        training.step()
+
+    log = steps_of(tmp_path, train)
+    assert [row.step for row in log.steps] == [1, 2, 3, 4]
+    assert not [event.label for event in log.events if event.label == "second training thread"]
+
+
+def test_a_graph_without_an_update_makes_no_step(tmp_path: Path) -> None:
+    def train() -> None:
+        training, graph = _Training(), _GraphOnCpu()
+        with _capture(graph):
+            training.compute()
+        graph.work = training.compute
+        for _ in range(3):
+            graph.replay()
+            training.optimizer.step()
+
+    assert len(steps_of(tmp_path, train).steps) == 3
+
+
+def test_a_capture_that_fails_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(graph: CUDAGraph) -> None:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
+    def train() -> None:
+        training = _Training()
+        training.step()
+        with pytest.raises(RuntimeError, match="not permitted"), _capture(_GraphOnCpu()):
+            training.step()
+        training.step()
+
+    monkeypatch.setattr(CUDAGraph, "capture_end", fail)
+    assert len(steps_of(tmp_path, train).steps) == 2
+
+
+def test_a_capture_in_another_thread_leaves_the_training_followed(tmp_path: Path) -> None:
+    def train() -> None:
+        training, graph = _Training(), _GraphOnCpu()
+        training.step()
+        begin = threading.Thread(target=graph.capture_begin)
+        begin.start()
+        begin.join()
+        training.step()
+        end = threading.Thread(target=graph.capture_end)
+        end.start()
+        end.join()
+        training.step()
+
+    assert len(steps_of(tmp_path, train).steps) == 3
+
+
+def test_torchs_functions_are_restored(tmp_path: Path) -> None:
+    before = CUDAGraph.capture_begin, CUDAGraph.capture_end, CUDAGraph.replay
+    with attached(tmp_path) as (session, folder, _):
+        _Training().step()
+        assert CUDAGraph.capture_begin is not before[0]
+        session.end(None)
+    assert (CUDAGraph.capture_begin, CUDAGraph.capture_end, CUDAGraph.replay) == before
+    assert len(recorded(folder).steps) == 1
