@@ -18,13 +18,13 @@ class Stage(NamedTuple):
 
 
 STAGES = (
-    Stage("tests", "Does everything run?", "suite", 3, 220, 30),
+    Stage("tests", "Does everything run?", "suite", 3, 245, 30),
     Stage("overflow", "Overflow in the allocator's memory history", "overflow", 2, 60, 30),
     Stage("refcount", "References of `False` over memory snapshots", "refcount", 4, 30, 10),
     Stage("texts", "Out-of-memory texts", "texts", 1, 90, 20),
     Stage("phases", "Phases against the profiler", "phases", 7, 45, 10, needs_cuda=False),
     Stage(
-        "prediction", "Prediction against the allocator's peak", "prediction", 8, 150, 15, needs_cuda=False
+        "prediction", "Prediction against the allocator's peak", "prediction", 8, 130, 15, needs_cuda=False
     ),
     Stage("events", "Overhead per step", "events", 6, 45, 15),
     Stage("lists", "Reading the allocator's lists", "lists", 5, 30, 10, needs_cuda=False),
@@ -32,7 +32,7 @@ STAGES = (
     Stage("worth", "AMP, TF32 and channels_last", "worth", 9, 220, 35, needs_cuda=False),
     Stage("transfers", "Pinned memory and non-blocking copies", "transfers", 10, 55, 20, needs_cuda=False),
     Stage("compile", "torch.compile", "compiling", 11, 110, 50, needs_cuda=False),
-    Stage("recordings", "Recorded runs", "recordings", 12, 120, 35, needs_cuda=False),
+    Stage("recordings", "Recorded runs", "recordings", 12, 115, 35, needs_cuda=False),
 )
 """In the order of the report."""
 

@@ -1,4 +1,7 @@
-"""A loop with Accelerate: gradient accumulation, clipping, and a scheduler."""
+"""A loop with Accelerate: gradient accumulation, clipping, and a scheduler, on the device that its argument
+names: "cpu" without one."""
+
+import sys
 
 import torch
 from accelerate import Accelerator
@@ -9,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    accelerator = Accelerator(cpu="cuda" not in sys.argv, gradient_accumulation_steps=2)
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=8)

@@ -1,5 +1,7 @@
-"""A tiny random GPT-2 in a Hugging Face Trainer, with gradient accumulation and evaluation."""
+"""A tiny random GPT-2 in a Hugging Face Trainer, with gradient accumulation and evaluation, on the device
+that its argument names: "cpu" without one."""
 
+import sys
 import tempfile
 from typing import Any
 
@@ -34,7 +36,7 @@ def main() -> None:
             logging_steps=1,
             report_to=[],
             disable_tqdm=True,
-            use_cpu=True,
+            use_cpu="cuda" not in sys.argv,
         )
         trainer = Trainer(model, arguments, train_dataset=Tokens(), eval_dataset=Tokens())
         trainer.remove_callback(PrinterCallback)  # It prints durations.

@@ -1,0 +1,120 @@
+"""Scripts that run out of the GPU's memory under a cap that they set, in processes of their own: the report's
+verdict, its sum, the script's variable and line, and the stated time to the end."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from harness.analysis.oom.budget import budget
+from harness.analysis.oom.report import OomReport, OomVerdict, report_from_json
+from harness.analysis.oom.text import render
+from harness.records.memory import LeakVerdict
+from harness.records.run import EventKind, RunState
+from harness.store.home import Home
+from harness.store.reader import LogReader
+from tests.attach_factories import LAST, SCRIPTS
+from tests.bench.oom_time_series import Statement, against_the_truth
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
+
+CAP_GIB = 4.0
+MOST_FACTOR = 1.5
+_PATIENCE_S = 120.0
+Record = Callable[[str, object], None]
+
+
+class Death(NamedTuple):
+    """What the log of a script says that ran out of memory."""
+
+    report: OomReport
+    verdicts: list[str]
+    statements: list[Statement]
+    hunts: list[str]
+    steps: int
+
+
+def died(home: Path, what: str, cap_gib: float = CAP_GIB, device: str = "cuda") -> Death:
+    """Run the leaking script to its end."""
+    command = [
+        sys.executable,
+        "-m",
+        "harness",
+        "run",
+        str(SCRIPTS / "leaking.py"),
+        device,
+        str(cap_gib),
+        what,
+    ]
+    environ = os.environ | {"STEPSCOPE_HOME": str(home)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environ, timeout=_PATIENCE_S
+    )
+    assert done.returncode == 1, done.stderr[-1000:]
+    assert "harness/" not in done.stderr, done.stderr[-1000:]
+    (folder,) = Home(home).runs()
+    with LogReader(folder.log) as log:
+        assert log.run().state == RunState.OUT_OF_MEMORY, (log.run(), done.stderr[-1000:])
+        (row,) = log.memory.oom_reports()
+        leaks = log.memory.leaks()
+        hunts = [event.message for _, event in log.events() if event.kind == EventKind.SNAPSHOT]
+        steps = len(log.steps(1, LAST))
+    verdicts = [leak.verdict for leak in leaks if leak.series == "allocated"]
+    return Death(report_from_json(row.report), verdicts, against_the_truth(leaks, steps + 1), hunts, steps)
+
+
+def check_sum(report: OomReport) -> None:
+    """The parts of the limit sum to it."""
+    parts = list(budget(report.facts))
+    limit_bytes = report.facts.held.limit_bytes
+    assert limit_bytes is not None
+    assert sum(part.size_bytes for part in parts) == limit_bytes, parts
+    assert not any(part.name.startswith(("excess", "not known")) for part in parts), parts
+
+
+@pytest.fixture
+def record_death(record_property: Record) -> Callable[[Death], None]:
+    def record(death: Death) -> None:
+        record_property("the report", render(death.report))
+        record_property("steps", death.steps)
+        record_property("verdicts", " ".join(dict.fromkeys(death.verdicts)))
+        record_property("hunt", "; ".join(death.hunts))
+        statements = [f"{one.stated} of {one.left}" for one in death.statements]
+        record_property("steps stated of those left", ", ".join(statements[:1] + statements[-1:]))
+
+    return record
+
+
+@pytest.mark.parametrize(("what", "name"), [("outputs", "history"), ("totals", "total")])
+def test_a_leak_is_the_verdict_with_its_variable_and_its_time(
+    tmp_path: Path, what: str, name: str, record_death: Callable[[Death], None]
+) -> None:
+    death = died(tmp_path, what)
+    record_death(death)
+    assert death.report.verdict is OomVerdict.LEAK
+    check_sum(death.report)
+    assert LeakVerdict.LEAK in death.verdicts
+    assert death.statements[0].factor <= MOST_FACTOR
+    assert name in render(death.report) or any("leaking.py" in line for line in death.hunts)
+
+
+def test_a_tensor_that_grows_by_concatenation_is_a_leak(
+    tmp_path: Path, record_death: Callable[[Death], None]
+) -> None:
+    death = died(tmp_path, "cat")
+    record_death(death)
+    assert LeakVerdict.LEAK in death.verdicts
+    check_sum(death.report)
+
+
+def test_outputs_of_an_evaluation_with_gradients_are_named(
+    tmp_path: Path, record_death: Callable[[Death], None]
+) -> None:
+    death = died(tmp_path, "evaluation")
+    record_death(death)
+    check_sum(death.report)
+    assert "predictions" in render(death.report)
