@@ -16,6 +16,7 @@ from torch.cuda import CUDAGraph
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from harness.attach.entries import StepEntries
+from harness.attach.plain_observation import PlainObservation
 from harness.closing import Closing
 from harness.watch.training import Replaced
 
@@ -31,12 +32,18 @@ class Captured:
 
     Attributes:
         optimizers: those that update, one per update, in order.
-        loss: the tensor that the first backward pass began from, which each replay fills anew.
+        loss: the loss of the first backward pass, which each replay fills anew.
+        scaled: what a GradScaler made of a loss, and that loss.
     """
 
     def __init__(self) -> None:
         self.optimizers: list[torch.optim.Optimizer] = []
         self.loss: Tensor | None = None
+        self.scaled: tuple[Any, Any] = (None, None)
+
+    def end(self) -> None:
+        """The capture has ended: keep no gradient graph alive."""
+        self.scaled = (None, None)
 
 
 class CapturedGraphs(Closing):
@@ -88,14 +95,19 @@ class CapturedGraphs(Closing):
     def _began(self, graph: CUDAGraph) -> None:
         self._guard.suspend()
         self._graphs[graph] = captured = Captured()
+        self._capture.callback(captured.end)
 
         def update_began(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
             if self._guard.has_suspended():
                 captured.optimizers.append(optimizer)
 
         self._capture.callback(register_optimizer_step_pre_hook(update_began).remove)
-        backward = Replaced(torch.autograd, "backward", partial(self._note_loss, captured))
-        self._capture.callback(backward.remove)
+        self._capture.callback(
+            Replaced(torch.autograd, "backward", partial(self._note_loss, captured)).remove
+        )
+        self._capture.callback(
+            Replaced(torch.amp.GradScaler, "scale", partial(self._note_scaled, captured)).remove
+        )
 
     def _ended(self) -> None:
         self._capture.close()
@@ -107,32 +119,46 @@ class CapturedGraphs(Closing):
     def _note_loss(self, captured: Captured, original: Callable[..., None]) -> Callable[..., None]:
         @wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            is_loss = isinstance(tensors, Tensor) and tensors.numel() == 1
+            scaled, unscaled = captured.scaled
+            loss = unscaled if tensors is scaled else tensors
+            is_loss = isinstance(loss, Tensor) and loss.numel() == 1
             if is_loss and captured.loss is None and self._guard.has_suspended():
-                captured.loss = tensors.detach().reshape(())
+                captured.loss = loss.detach().reshape(())
             original(tensors, *args, **kwargs)
 
         return backward
 
+    def _note_scaled(self, captured: Captured, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def scale(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
+            scaled = original(scaler, outputs)
+            captured.scaled = scaled, outputs
+            return scaled
+
+        return scale
+
     def _replay(self, original: Callable[..., None]) -> Callable[..., None]:
         @wraps(original)
         def replay(graph: CUDAGraph, /) -> None:
-            captured, guard = self._graphs.get(graph), self._guard
-            observation = self._entries.observation
-            if not (captured and captured.optimizers and observation and get_ident() == guard.thread):
+            captured, observation = self._graphs.get(graph), self._entries.observation
+            if captured is None or observation is None or get_ident() != self._guard.thread:
                 original(graph)
                 return
-            first, *further = captured.optimizers
-            guard.run(observation.update_began, first)
+            for optimizer in captured.optimizers[:1]:
+                self._guard.run(observation.update_began, optimizer)
             original(graph)
-            if not self._has_replayed:
-                self._has_replayed = True
-                guard.run(observation.warn, "CUDA graph", REPLAYED)
-            if observation.under_way.logged_loss is None:
-                observation.under_way.logged_loss = captured.loss
-            guard.run(observation.update_ended, first)
-            for optimizer in further:
-                guard.run(observation.update_began, optimizer)
-                guard.run(observation.update_ended, optimizer)
+            self._guard.run(self._replayed, captured, observation)
 
         return replay
+
+    def _replayed(self, captured: Captured, observation: PlainObservation) -> None:
+        """A graph was replayed, behind the begin of its first update. Raises as `update_ended`."""
+        if observation.under_way.logged_loss is None:
+            observation.under_way.logged_loss = captured.loss
+        for number, optimizer in enumerate(captured.optimizers):
+            if number:
+                observation.update_began(optimizer)
+            elif not self._has_replayed:
+                self._has_replayed = True
+                observation.warn("CUDA graph", REPLAYED)
+            observation.update_ended(optimizer)

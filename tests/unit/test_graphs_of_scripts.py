@@ -1,6 +1,7 @@
 """Test the CUDA graphs of scripts, by captures and replays of torch's names that do their work on the CPU."""
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,17 +133,29 @@ def test_what_is_captured_is_no_step(tmp_path: Path) -> None:
     assert not [event.label for event in log.events if event.label == "second training thread"]
 
 
-def test_a_graph_without_an_update_makes_no_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_a_graph_without_an_update_makes_no_step_and_has_its_loss(tmp_path: Path, is_scaled: bool) -> None:
     def train() -> None:
         training, graph = _Training(), _GraphOnCpu()
+        training.inputs.fill_(1.0)
+        training.step()
+        scaler = torch.amp.GradScaler("cpu", enabled=is_scaled)
         with _capture(graph):
-            training.compute()
-        graph.work = training.compute
-        for _ in range(3):
+            loss = training.model(training.inputs).square().mean()
+            scaler.scale(loss).backward()
+        losses.append(loss.item())
+        kept.append(weakref.ref(loss))
+        del loss
+        graph.work = lambda: None
+        for _ in range(2):
             graph.replay()
-            training.optimizer.step()
+            scaler.step(training.optimizer)
+            scaler.update()
 
-    assert len(steps_of(tmp_path, train).steps) == 3
+    losses, kept = list[float](), list[weakref.ref[Tensor]]()
+    log = steps_of(tmp_path, train)
+    assert [row.loss for row in log.steps[1:]] == pytest.approx(losses * 2)
+    assert kept[0]() is None
 
 
 def test_a_capture_that_fails_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
