@@ -254,7 +254,7 @@ class Observation:
             is_last, cycle.has_batch = True, False
         else:
             is_last = cycle.updated(key)
-        self.tracker.update_ended()
+        self.tracker.update_ended(is_last=is_last)
         if self.tracker.is_in_backward or self.calls.updating_thread == get_ident():
             # By a hook of a parameter, where starting torch's profiler would end the process, or wrapped.
             self._early_update = is_last or self._early_update is True
@@ -297,11 +297,6 @@ class Observation:
         self.leave_plain_step()
         self._switches.close()
         self.steps.close()
-
-    def restart_first_step(self) -> None:
-        """The first step begins now, if nothing of it has happened."""
-        if self.step == 1 and not self.under_way.has_begun:
-            self.tracker.restart()
 
     def finish(self) -> None:
         """The script has ended: write down what it did after its last step."""
@@ -352,7 +347,10 @@ class Observation:
         elif logged is not None or self._has_loss:
             loss_ticket = timer.take_loss(training.loss if logged is None else logged)
         self._has_loss, under_way.logged_loss = False, None
-        ticket = None if timer.end_device is None else timer.end_device()
+        is_late = loss_ticket is not None and not tracker.owes_mark
+        if tracker.owes_mark:
+            tracker.mark_update()
+        ticket = None if timer.end_device is None else timer.end_device(is_late=is_late)
         self.model_id = self.sizes.leader
         samples, tokens = self.sizes.take(tracker.samples, prefers_inputs=self.manual is not None)
         if self.model_id is None and under_way.has_trained and self.training.optimizers:

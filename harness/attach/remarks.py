@@ -163,8 +163,8 @@ class Remarks:
 
     def restart_first_step(self) -> None:
         """The first step begins now, if nothing of it has happened."""
-        if self.is_open:
-            self._guard.run(self.observation.restart_first_step)
+        if self.is_open and self.observation.step == 1 and not self.observation.under_way.has_begun:
+            self._guard.run(self.observation.tracker.restart)
 
     def open_batches(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Return an iterator of `batches`, whose time for each batch is data wait."""

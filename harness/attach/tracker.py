@@ -48,6 +48,7 @@ class StepTracker:
             that is loaded and not used, as by a loop that `break` ends before its model is called, is none of
             them once its loader was opened again and its iterator is gone.
         evaluation_ns: the duration of the evaluation between the last step and the one under way.
+        owes_mark: whether the mark of the step's last update on the device's clock is still to come.
     """
 
     def __init__(self, timer: StepTimer, *, copies: bool) -> None:
@@ -71,6 +72,7 @@ class StepTracker:
         self._unused: list[tuple[ReferenceType[LoaderPass], int]] = []
         self._left: list[tuple[ReferenceType[LoaderPass], int]] = []
         self.evaluation_ns = 0
+        self.owes_mark = False
 
     @property
     def oom_phase(self) -> OomPhase:
@@ -208,9 +210,11 @@ class StepTracker:
             self.last_ns = now_ns
         self._phase = _OPTIMIZER
 
-    def update_ended(self) -> None:
+    def update_ended(self, *, is_last: bool = False) -> None:
         """An optimizer has stepped, or a GradScaler skipped it. Where hooks of parameters have it step within
-        the backward pass, that goes on, and the device's clock counts the update as a part of it."""
+        the backward pass, that goes on, and the device's clock counts the update as a part of it. The mark of
+        the step's last update is owed until the loss is on its way: once the device reaches it, that has
+        arrived too."""
         self.is_updating = False
         if self._timer.is_observing:
             now_ns = self.clock_ns()
@@ -220,6 +224,15 @@ class StepTracker:
             self._phase = _BACKWARD
             return
         self._phase = _OTHER
+        if (lap := self._timer.lap) is not None:
+            if is_last and self._timer.end_device is not None:
+                self.owes_mark = True
+            else:
+                lap(Phase.OPTIMIZER)
+
+    def mark_update(self) -> None:
+        """Mark the end of the step's last update on the device's clock."""
+        self.owes_mark = False
         if (lap := self._timer.lap) is not None:
             lap(Phase.OPTIMIZER)
 
@@ -303,6 +316,7 @@ class StepTracker:
         self._phase = _OTHER
         self._fetches = self._backwards = 0
         self.has_evaluated = self._is_evaluating = self.has_batch = self.is_updating = False
+        self.owes_mark = False
         self.samples = None
         self._unused.clear()
         self._left.clear()

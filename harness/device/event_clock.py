@@ -54,7 +54,7 @@ class _SharedMark:
 class EventTicket:
     """The device times of one step. Resolve every ticket once it is ready: that returns its events."""
 
-    __slots__ = ("_before", "_chain", "_end", "_free", "_phases", "_times")
+    __slots__ = ("_before", "_chain", "_end", "_free", "_is_mixed", "_last", "_phases", "_times")
 
     def __init__(
         self,
@@ -63,7 +63,14 @@ class EventTicket:
         before: _SharedMark | None,
         end: _SharedMark,
         free: list[TimedEvent],
+        last: TimedEvent | None,
+        *,
+        is_mixed: bool,
     ) -> None:
+        """`last` is an event behind the step's last mark, `is_mixed` whether the marks are on several
+        streams."""
+        self._last = last
+        self._is_mixed = is_mixed
         self._chain = chain
         self._phases = phases
         self._before = before
@@ -73,7 +80,11 @@ class EventTicket:
 
     def ready(self) -> bool:
         """Return whether the device has finished the step. Never waits."""
-        return self._times is not None or self._end.event.query()
+        if self._times is not None:
+            return True
+        if not (self._last or self._end.event).query():
+            return False
+        return not self._is_mixed or all(event.query() for event in self._chain)
 
     def resolve(self) -> PhaseTimes:
         """Return the step's device times; only when `ready`. Returns the events to the pool; idempotent."""
@@ -86,6 +97,9 @@ class EventTicket:
         gap_ns = None if before is None else _elapsed_ns(before.event, chain[0])
         self._times = PhaseTimes(_elapsed_ns(chain[0], chain[-1]), phases_ns, gap_ns)
         self._free.extend(chain[:-1])
+        if self._last is not None:
+            self._free.append(self._last)
+            self._last = None
         self._end.release()
         if before is not None:
             before.release()
@@ -106,10 +120,11 @@ class EventClock:
         capacity: int = CAPACITY,
         current_stream: Callable[[], Any] | None = None,
     ) -> None:
-        """`current_stream` returns the stream, once per step: without a stream each record would look it up
-        and create a new object. None: the events of this device take no stream."""
+        """`current_stream` returns the stream of each mark (see `harness.device.current_stream`): without one
+        each record would create an object for it. None: the events of this device take no stream."""
         self._current_stream = current_stream
         self._stream: Any = None
+        self._is_mixed = False
         self._free = [make_event() for _ in range(capacity)]
         self._chain: list[TimedEvent] = []
         self._phases: list[Phase] = []
@@ -124,7 +139,7 @@ class EventClock:
         """Mark the start of a step. Drops a step that did not end, because it raised."""
         if self._chain or self._full:
             self._drop()
-        self._full = False
+        self._full = self._is_mixed = False
         if self._current_stream is not None:
             self._stream = self._current_stream()
         self._mark()
@@ -134,32 +149,48 @@ class EventClock:
         if self._mark():
             self._phases.append(phase)
 
-    def end(self) -> EventTicket | None:
-        """End the step. Returns None if the pool was empty at some point of it."""
+    def end(self, *, is_late: bool = False) -> EventTicket | None:
+        """End the step. Returns None if the pool was empty at some point of it. `is_late`: work of the step
+        was issued after its last lap, such as the copy of the loss: the ticket waits for it, and it is in no
+        time."""
         if not self._phases:
             self._mark()
+        last = self._record() if is_late else None
         if self._full:
+            if last is not None:
+                self._free.append(last)
             self._drop()
             return None
         end = _SharedMark(self._chain[-1], self._free)
-        ticket = EventTicket(self._chain, self._phases, self._before, end, self._free)
+        ticket = EventTicket(
+            self._chain, self._phases, self._before, end, self._free, last, is_mixed=self._is_mixed
+        )
         self._chain, self._phases, self._before = [], [], end
         return ticket
 
     def _mark(self) -> bool:
+        event = self._record()
+        if event is not None:
+            self._chain.append(event)
+        return event is not None
+
+    def _record(self) -> TimedEvent | None:
+        """Record an event on the current stream; None if the pool is empty, or was in this step."""
         if self._full:
-            return False
+            return None
         try:
             event = self._free.pop()
         except IndexError:
             self._full = True
-            return False
-        if self._stream is None:
+            return None
+        if self._current_stream is None:
             event.record()
-        else:
-            event.record(self._stream)
-        self._chain.append(event)
-        return True
+            return event
+        stream = self._current_stream()
+        if stream is not self._stream:
+            self._stream, self._is_mixed = stream, True
+        event.record(stream)
+        return event
 
     def _drop(self) -> None:
         self._free.extend(self._chain)

@@ -50,8 +50,9 @@ class DeviceClock(Protocol):
         """Mark the end of a phase, several times per step with gradient accumulation."""
         ...
 
-    def end(self) -> StepTicket | None:
-        """End the step. Returns None when the pool of events was empty: the step is untimed."""
+    def end(self, *, is_late: bool = False) -> StepTicket | None:
+        """End the step. Returns None when the pool of events was empty: the step is untimed. `is_late`:
+        the ticket is ready only when what was issued after the last lap is done as well."""
         ...
 
 

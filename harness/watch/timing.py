@@ -53,16 +53,15 @@ class StepTimer:
     Attributes: now: the CPU's clock, for the ends of phases; returns 0 in unobserved steps. clock_ns: the
         CPU's clock. end_ns: end of the previous step, set at its end; the next one begins there. losses:
         transfers losses from the device. take_loss: records a loss, see `LossReader.take`. end_device: ends a
-        step on the device's clock; returns the ticket for its times there, None if the ring of events is
-        full. None without such a clock. laps: number of finished phases of a failed step, over its
-        micro-batches. is_observing: False in unobserved steps: only their end is recorded. lap: called with
-        each finished phase; None in most steps on the CPU. It records a device event, or measures the peak on
-        the CPU.
+        step on the device's clock, as `DeviceClock.end`. None without such a clock. laps: number of finished
+        phases of a failed step, over its micro-batches. is_observing: False in unobserved steps: only their
+        end is recorded. lap: called with each finished phase; None in most steps on the CPU. It records a
+        device event, or measures the peak on the CPU.
     """
 
     now: Callable[[], int]
     take_loss: Callable[[Tensor], LossTicket | None]
-    end_device: Callable[[], StepTicket | None] | None
+    end_device: Callable[..., StepTicket | None] | None
     lap: Callable[[Phase], None] | None
 
     def __init__(
@@ -134,9 +133,9 @@ class StepTimer:
             self._has_begun = True
             clock.begin()
 
-    def _end(self, clock: DeviceClock) -> StepTicket | None:
+    def _end(self, clock: DeviceClock, *, is_late: bool = False) -> StepTicket | None:
         self._has_begun = False
-        return clock.end()
+        return clock.end(is_late=is_late)
 
 
 def _no_loss(_loss: Tensor) -> LossTicket | None:

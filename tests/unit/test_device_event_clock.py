@@ -1,7 +1,8 @@
 import pytest
 
+from harness.device.current_stream import CurrentStream
 from harness.device.event_clock import EventClock
-from harness.device.testing.device import FakeEvent, FakeQueue
+from harness.device.testing.device import FakeQueue
 from harness.records.run import Phase
 
 MS = 1_000_000
@@ -57,25 +58,75 @@ def test_laps_of_one_phase_add_up(queue: FakeQueue) -> None:
     assert ticket.resolve().phases_ns == {Phase.FORWARD: 3 * MS, Phase.BACKWARD: 20 * MS}
 
 
-def test_a_step_asks_for_the_current_stream_once_and_records_all_its_marks_there() -> None:
-    queue, made, requests = FakeQueue(), list[FakeEvent](), list[str]()
+class StreamEvent:
+    """An event that is reached when its stream is done."""
 
-    def make_event() -> FakeEvent:
-        made.append(queue.event())
+    def __init__(self, done: set[str]) -> None:
+        self._done = done
+        self.stream = ""
+
+    def record(self, stream: str) -> None:
+        self.stream = stream
+
+    def query(self) -> bool:
+        return self.stream in self._done
+
+    def elapsed_time(self, end_event: "StreamEvent", /) -> float:
+        assert self.query()
+        assert end_event.query()
+        return 1.0
+
+
+def test_each_mark_is_recorded_on_the_current_stream_and_a_ticket_waits_for_all_of_them() -> None:
+    made, done, current = list[StreamEvent](), {"side"}, "side"
+
+    def make_event() -> StreamEvent:
+        made.append(StreamEvent(done))
         return made[-1]
 
-    def current_stream() -> str:
-        requests.append(queue.stream)
-        return queue.stream
+    clock = EventClock(make_event, capacity=8, current_stream=lambda: current)
+    clock.begin()
+    current = "main"
+    clock.lap(Phase.FORWARD)
+    current = "side"
+    clock.lap(Phase.OPTIMIZER)
+    ticket = clock.end()
+    assert ticket is not None
+    assert sorted(event.stream for event in made) == [""] * 5 + ["main", "side", "side"]
+    assert not ticket.ready()
+    done.add("main")
+    assert ticket.ready()
+    assert ticket.resolve().step_ns == MS
 
-    clock = EventClock(make_event, capacity=8, current_stream=current_stream)
-    take_step(clock, queue)
-    clock.end()
-    queue.stream = "another stream"
-    take_step(clock, queue)
-    clock.end()
-    assert requests == ["stream 0", "another stream"]
-    assert sorted(event.stream for event in made) == ["another stream"] * 4 + ["stream 0"] * 4
+
+def test_a_stream_is_opened_once_for_the_marks_on_it() -> None:
+    opened, ids = list[tuple[int, int]](), [(0, 0), (0, 0), (7, 0), (7, 0), (0, 0)]
+
+    def open_stream() -> str:
+        opened.append(ids[0])
+        return f"stream {ids[0][0]}"
+
+    stream = CurrentStream(lambda: ids[0], open_stream)
+    found = []
+    while ids:
+        found.append(stream())
+        del ids[0]
+    assert found == ["stream 0", "stream 0", "stream 7", "stream 7", "stream 0"]
+    assert opened == [(0, 0), (7, 0), (0, 0)]
+
+
+def test_a_step_that_ends_late_is_ready_behind_what_was_issued_after_its_last_lap() -> None:
+    queue = FakeQueue(lag_marks=1)
+    clock = EventClock(queue.event, capacity=9)
+    for _ in range(10):
+        take_step(clock, queue)
+        queue.work(4 * MS)  # Such as the copy of the loss.
+        ticket = clock.end(is_late=True)
+        assert ticket is not None
+        assert not ticket.ready()
+        queue.event().record()
+        assert ticket.ready()
+        assert ticket.resolve().step_ns == 13 * MS  # With three marks of a millisecond.
 
 
 def test_a_ticket_is_ready_when_the_device_has_passed_its_last_mark() -> None:

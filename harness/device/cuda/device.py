@@ -13,6 +13,7 @@ import torch
 from harness.device.cap import validate_cap
 from harness.device.cuda.allocator import read_segments
 from harness.device.cuda.capture_mode import relax_captures
+from harness.device.current_stream import CurrentStream
 from harness.device.event_clock import EventClock
 from harness.device.host.rss import RssGauge
 from harness.device.protocol import AllocatorReading, DeviceClock, MemoryInfo
@@ -56,7 +57,11 @@ class CudaDevice:
 
     def clock(self) -> DeviceClock | None:
         """Return a clock of CUDA events on the current stream."""
-        return EventClock(_timed_event, current_stream=lambda: torch.cuda.current_stream(self._index))
+        index = self._index
+        stream = CurrentStream(
+            lambda: torch._C._cuda_getCurrentStream(index), lambda: torch.cuda.current_stream(index)
+        )
+        return EventClock(_timed_event, current_stream=stream)
 
     def begin_memory(self) -> None:
         """Start the first peak window. The allocator counts only this process, so the baseline is zero."""

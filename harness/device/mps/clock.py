@@ -68,11 +68,11 @@ class SparseClock:
         if self._left:
             self._timed.lap(phase)
 
-    def end(self) -> StepTicket | None:
+    def end(self, *, is_late: bool = False) -> StepTicket | None:
         """End the step. Returns None when the pool of events was empty."""
         if self._left:
             self._left -= 1
-            return self._timed.end()
+            return self._timed.end(is_late=is_late)
         try:
             event = self._free.pop()
         except IndexError:
