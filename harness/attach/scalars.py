@@ -72,10 +72,17 @@ class _Target(NamedTuple):
 class DeviceReads:
     """Numbers on their way from an asynchronous device, each call's behind an event of its own."""
 
-    def __init__(self, reader: LossReader, open_event: Callable[[], Any]) -> None:
-        """`open_event` returns a new event of the device, such as `torch.cuda.Event`."""
+    def __init__(
+        self,
+        reader: LossReader,
+        open_event: Callable[[], Any],
+        current_stream: Callable[[], Any] | None = None,
+    ) -> None:
+        """`open_event` returns a new event of the device, such as `torch.cuda.Event`, and `current_stream`
+        the stream of the device, which may not be torch's current one; None: it has no streams."""
         self._reader = reader
         self._open_event = open_event
+        self._current_stream = current_stream
         self._free: list[Any] = []
         self._awaited: deque[tuple[Any, list[tuple[_Target, LossTicket]]]] = deque()
 
@@ -84,13 +91,15 @@ class DeviceReads:
         """Return the reads from `device`; None for the CPU, whose numbers are read at once."""
         if device.type == "cpu":
             return None
-        return cls(LossReader.of(device), torch.get_device_module(device).Event)
+        module = torch.get_device_module(device)
+        current_stream = getattr(module, "current_stream", None)
+        return cls(LossReader.of(device), module.Event, current_stream and (lambda: current_stream(device)))
 
     def request(self, numbers: list[tuple[_Target, Tensor]]) -> None:
         """Copy numbers to the host, behind the work that the device has."""
         tickets = [(target, ticket) for target, one in numbers if (ticket := self._reader.take(one))]
         event = self._free.pop() if self._free else self._open_event()
-        event.record()
+        event.record(*(() if self._current_stream is None else (self._current_stream(),)))
         self._awaited.append((event, tickets))
 
     def arrived(self) -> list[tuple[_Target, float]]:

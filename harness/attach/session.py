@@ -307,10 +307,10 @@ class Session:
         self._seen = [model for model in self._seen if owns(model, owned)] or list(models)
         model = as_one_model(models or find_models(owned) or self._seen)
         weights = (weight for one in optimizers for group in one.param_groups for weight in group["params"])
-        place = next(weights, next(model.parameters(), torch.zeros(()))).device
+        place = next(weights, next(model.parameters(), torch.empty((), device="cpu"))).device
         device: Device = self._cpu if place.type == "cpu" else open_device(str(place), owns_process=False)
         self._loaders.begin()
-        training = ScriptTraining(model, optimizers, Settings(), device.torch_device, ScriptCalls())
+        training = ScriptTraining(model, optimizers, Settings(), ScriptCalls())
         training.loaders, training.iterators = self._loaders.loaders, self._loaders.iterators
         switches = ScriptSwitches(training, device, self._loaders)
         settings = training.settings

@@ -37,7 +37,6 @@ class ScriptTraining:
         model: nn.Module,
         optimizers: Sequence[torch.optim.Optimizer],
         settings: Settings,
-        device: torch.device,
         calls: ScriptCalls,
     ) -> None:
         self._models: list[ReferenceType[nn.Module]] = []
@@ -48,7 +47,7 @@ class ScriptTraining:
             self.add_optimizer(optimizer)
         self.settings = settings
         self.calls = calls
-        self.loss: Tensor = torch.full((), float("nan"), device=device)
+        self.loss: Tensor = torch.full((), float("nan"), device="cpu")
         self.loaders: Iterable[DataLoader[Any]] = ()
         self.iterators: Iterable[Any] = ()
         self.read_phase: Callable[[], OomPhase] = lambda: OomPhase.BETWEEN

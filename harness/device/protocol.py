@@ -176,6 +176,11 @@ class Device(TensorDevice, Protocol):
         cap."""
         ...
 
+    def limit_bytes(self) -> int | None:
+        """Return the allocator's limit, whoever has set it; None without one, and where
+        `AllocatorReading.process_limit` has it. From any thread."""
+        ...
+
     def synchronize(self) -> None:
         """Wait until the device is idle. Only before the first and after the last step."""
         ...

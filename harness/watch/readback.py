@@ -16,6 +16,7 @@ from torch import Tensor
 LossTicket = Callable[[], float]
 
 SLOTS = 4096
+_CPU = torch.device("cpu")
 
 
 class SlotTicket:
@@ -42,8 +43,10 @@ class LossReader:
         take: a ticket for a loss, a scalar without graph; None when every slot is waiting to be read.
     """
 
-    def __init__(self, ring: Tensor | None) -> None:
-        """`ring` is a vector in pinned memory, None on a synchronous device."""
+    def __init__(self, ring: Tensor | None, device: torch.device = _CPU) -> None:
+        """`ring` is a vector in pinned memory, None on a synchronous device. The step's marks are those of
+        `device`."""
+        self._device = device
         self._slots = () if ring is None else ring.unbind()
         self._free = deque(range(len(self._slots)))
         # As `item`, which passes the interpreter's lock to training and back for each loss.
@@ -56,11 +59,16 @@ class LossReader:
         """Create the reader for `device`."""
         if device.type == "cpu":
             return cls(None)
-        return cls(torch.empty(SLOTS, pin_memory=device.type != "mps"))
+        # A script may have another default device and type.
+        ring = torch.empty(SLOTS, dtype=torch.float32, device="cpu", pin_memory=device.type != "mps")
+        return cls(ring, device)
 
     def _take_slot(self, loss: Tensor) -> LossTicket | None:
         if not self._free:
             return None
+        if loss.device != self._device and loss.device.type == self._device.type:
+            # Of a model on several GPUs: the step's last mark is on the stream of the first one.
+            loss = loss.to(self._device, non_blocking=True)
         number = self._free.popleft()
         slot = self._slots[number]
         slot.copy_(loss, non_blocking=True)

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from harness.device.cuda.device import CudaDevice
+from harness.device.protocol import AllocatorReading
 from harness.device.testing.device import FAKE_FACTS, FakeAllocator
 from harness.errors import SettingError
+from harness.watch.jobs.leaks import read_limits
 
 MIB = 1 << 20
 
@@ -21,6 +23,12 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> FakeAllocator:
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: allocator.reserved_bytes)
     monkeypatch.setattr(torch.cuda, "empty_cache", allocator.empty_cache)
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", set_fraction)
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_per_process_memory_fraction",
+        lambda device: allocator.limit_bytes / allocator.total_bytes,
+        raising=False,
+    )
     return allocator
 
 
@@ -75,3 +83,43 @@ def test_a_process_that_was_never_capped_keeps_the_limit_of_its_own(allocator: F
     device.cap_memory(100 << 30)
     device.lift_cap_for_recovery()
     assert allocator.limit_bytes == 4 << 30
+
+
+def test_a_limit_that_a_script_sets_is_the_limit_of_its_leaks(allocator: FakeAllocator) -> None:
+    device = CudaDevice(FAKE_FACTS)
+    assert read_limits(device, None).device_bytes == FAKE_FACTS.memory_bytes
+    allocator.limit_bytes = 2 << 30
+    assert device.limit_bytes() == (FAKE_FACTS.memory_bytes or 0) // 4
+    assert read_limits(device, None).device_bytes == device.limit_bytes()
+    assert read_limits(device, 512 * MIB).device_bytes == 512 * MIB
+
+
+def test_a_torch_that_cannot_tell_its_limit_has_none(
+    allocator: FakeAllocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(torch.cuda, "get_per_process_memory_fraction")
+    assert CudaDevice(FAKE_FACTS).limit_bytes() is None
+
+
+@pytest.fixture
+def other_allocator(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Raises what such an allocator does where it is called."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats.")
+
+    for name in ("memory_stats_as_nested_dict", "reset_peak_memory_stats", "memory_snapshot"):
+        monkeypatch.setattr(torch.cuda, name, fail)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "pluggable")
+    return "pluggable"
+
+
+@pytest.mark.usefixtures("other_allocator")
+def test_an_allocator_without_statistics_has_no_figures() -> None:
+    device = CudaDevice(FAKE_FACTS)
+    device.begin_memory()
+    assert set(device.read_memory()) == {None}
+    assert device.read_allocator() == AllocatorReading.unknown()
+    assert device.limit_bytes() is None

@@ -3,9 +3,11 @@
 import math
 import sys
 import threading
+from typing import cast
 
 import pytest
 import torch
+from torch import Tensor
 
 from harness.watch.readback import LossReader
 
@@ -75,3 +77,30 @@ def test_a_full_ring_gives_no_ticket_and_a_read_one_frees_its_slot() -> None:
     third = losses.take(torch.tensor(4.0))
     assert third is not None
     assert (second(), third()) == (2.0, 4.0)
+
+
+def test_the_ring_is_of_floats_in_memory_whatever_the_defaults_of_a_script() -> None:
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            losses = LossReader.of(torch.device("mps"))  # Its ring is not pinned, which takes a GPU.
+    finally:
+        torch.set_default_dtype(dtype)
+    ticket = losses.take(torch.tensor(1.2345, dtype=torch.float32))
+    assert ticket is not None
+    assert ticket() == pytest.approx(1.2345)
+
+
+def test_the_loss_of_another_gpu_passes_the_one_with_the_marks() -> None:
+    class OnAnotherGpu:
+        device = torch.device("cuda", 1)
+
+        def to(self, device: torch.device, non_blocking: bool) -> Tensor:
+            moves.append((device, non_blocking))
+            return torch.tensor(0.5)
+
+    moves: list[tuple[torch.device, bool]] = []
+    ticket = LossReader(torch.zeros(1), torch.device("cuda", 0)).take(cast(Tensor, OnAnotherGpu()))
+    assert ticket is not None
+    assert (ticket(), moves) == (0.5, [(torch.device("cuda", 0), True)])

@@ -42,6 +42,18 @@ def test_numbers_on_a_device_are_written_once_the_device_has_reached_them() -> N
     assert len(events) == 2  # Events are used again.
 
 
+def test_an_event_is_recorded_on_the_stream_of_the_device_with_the_numbers() -> None:
+    recorded: list[str] = []
+
+    class StreamEvent(FakeEvent):
+        def record(self, *streams: str) -> None:
+            recorded.extend(streams)
+
+    reads = DeviceReads(LossReader(torch.zeros(8)), StreamEvent, lambda: "stream of cuda:1")
+    ScalarWriter(lambda _row: None, lambda: 7, reads).write(1, {"loss": torch.tensor(0.5)})
+    assert recorded == ["stream of cuda:1"]
+
+
 def test_a_number_belongs_to_the_step_that_ended_until_the_next_one_begins() -> None:
     under_way = StepUnderWay()
     assert under_way.number == 1

@@ -137,5 +137,9 @@ class CpuDevice:
         if self._cap is not None:
             self._cap.lift()
 
+    def limit_bytes(self) -> int | None:
+        """Return None: see `read_allocator`."""
+        return None
+
     def synchronize(self) -> None:
         """Do nothing: work is synchronous."""

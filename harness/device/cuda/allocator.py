@@ -8,6 +8,7 @@ import torch
 
 from harness.device.protocol import AllocatorReading
 
+NATIVE, PLUGGABLE = "native", "pluggable"
 _IN_USE = "active_allocated"
 # Freed, but another stream may still read it; torch versions differ in the name.
 _WAITING = ("active_pending_free", "active_awaiting_free")
@@ -15,13 +16,19 @@ _WAITING = ("active_pending_free", "active_awaiting_free")
 Segment = Mapping[str, Any]
 
 
+def backend() -> str:
+    """Return the allocator's name: "native", "cudaMallocAsync", which has neither a list of its blocks nor a
+    history, or "pluggable", which has no statistics either."""
+    return torch.cuda.get_allocator_backend() if torch.cuda.is_initialized() else NATIVE
+
+
 def read_segments(device_index: int) -> AllocatorReading:
-    """Return the reading of one GPU; every field is None when the list is too expensive.
+    """Return the reading of one GPU; every field is None when there is no list, or it is too expensive.
 
     Building the list takes 0.2 to a few milliseconds. Before torch 2.11 it includes the allocation history,
     if one is recorded, which takes most of a second: then it is skipped.
     """
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized() or backend() != NATIVE:
         return AllocatorReading.unknown()
     if "include_traces" in inspect.signature(torch.cuda.memory_snapshot).parameters:
         segments = torch.cuda.memory_snapshot(include_traces=False)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from harness.device.cap import validate_cap
-from harness.device.cuda.allocator import read_segments
+from harness.device.cuda.allocator import PLUGGABLE, backend, read_segments
 from harness.device.cuda.capture_mode import relax_captures
 from harness.device.current_stream import CurrentStream
 from harness.device.event_clock import EventClock
@@ -43,6 +43,7 @@ class CudaDevice:
         self._index = self.torch_device.index
         self._rss = RssGauge(clock_ns)
         self._was_capped = False
+        self._has_statistics = True
         self._shared_peak = None if owns_peaks else SharedPeak()
 
     def activate(self) -> None:
@@ -66,7 +67,8 @@ class CudaDevice:
     def begin_memory(self) -> None:
         """Start the first peak window. The allocator counts only this process, so the baseline is zero."""
         torch.cuda.init()
-        if self._shared_peak is None:
+        self._has_statistics = backend() != PLUGGABLE
+        if self._shared_peak is None and self._has_statistics:
             torch.cuda.reset_peak_memory_stats(self._index)
 
     def note_peak(self) -> None:
@@ -78,7 +80,10 @@ class CudaDevice:
     def read_memory(self) -> MemoryReading:
         """Read all statistics in one call, and start a new peak window where the peaks may be reset (see
         `harness.device.shared_peak`). Does not synchronize: the allocator runs on the CPU, and memory of
-        queued work counts as allocated."""
+        queued work counts as allocated. All None with an allocator of the script's own, which counts
+        nothing."""
+        if not self._has_statistics:
+            return reading_of({})
         reading = reading_of(torch.cuda.memory_stats_as_nested_dict(self._index))
         if self._shared_peak is not None:
             return self._shared_peak.since_previous(reading)
@@ -126,6 +131,16 @@ class CudaDevice:
         """Lift the cap, if one was set, until `cap_memory` is called again."""
         if self._was_capped:
             torch.cuda.set_per_process_memory_fraction(1.0, self._index)
+
+    def limit_bytes(self) -> int | None:
+        """Return the limit of reserved memory by `set_per_process_memory_fraction` or PYTORCH_ALLOC_CONF,
+        whoever has set it. None without one, and with a torch that cannot tell."""
+        read = getattr(torch.cuda, "get_per_process_memory_fraction", None)
+        total_bytes = self.facts.memory_bytes
+        if read is None or total_bytes is None or backend() == PLUGGABLE:
+            return None
+        fraction: float = read(self._index)
+        return None if fraction >= 1.0 else int(fraction * total_bytes)
 
     def synchronize(self) -> None:
         """Wait until the device is idle."""

@@ -117,6 +117,10 @@ class MpsDevice:
         """Restore torch's own limit, or that of the environment."""
         self._library.set_per_process_memory_fraction(_default_limit(os.environ.get(_LIMIT_VARIABLE)))
 
+    def limit_bytes(self) -> int | None:
+        """Return None: not known."""
+        return None
+
     def synchronize(self) -> None:
         """Wait until the device is idle."""
         self._library.synchronize()

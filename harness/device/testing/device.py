@@ -278,6 +278,11 @@ class FakeDevice:
         """Lift the cap."""
         self.allocator.limit_bytes = self.allocator.total_bytes
 
+    def limit_bytes(self) -> int | None:
+        """Return the limit in effect."""
+        limit_bytes = self.allocator.limit_bytes
+        return None if limit_bytes >= self.allocator.total_bytes else limit_bytes
+
     def synchronize(self) -> None:
         """Finish all queued work."""
         self.queue.finish()

@@ -135,6 +135,10 @@ class XpuDevice:
         if self._was_capped:
             self._library.set_per_process_memory_fraction(1.0, self._index)
 
+    def limit_bytes(self) -> int | None:
+        """Return None: not known."""
+        return None
+
     def synchronize(self) -> None:
         """Wait until the device is idle."""
         self._library.synchronize(self._index)

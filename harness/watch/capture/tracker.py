@@ -1,5 +1,6 @@
 """Tracking of allocations while a snapshot is in progress or `memory_history` is on."""
 
+from harness.device.cuda.allocator import NATIVE, backend
 from harness.records.memory import AllocationRow
 from harness.tracking.blocks import TrackingResult, summarize
 from harness.tracking.history import AllocatorHistory, CudaHistory, HistoryTracker
@@ -10,6 +11,10 @@ from harness.watch.capture.following import AllocationFollower, FollowedStep
 from harness.watch.context import RunContext
 from harness.watch.training import Training
 
+_NO_HISTORY = (
+    "Only torch's own caching allocator has a history of allocations; this process has another one "
+    "(PYTORCH_ALLOC_CONF=backend:cudaMallocAsync, or one of the script's)."
+)
 _COMPILED = "Allocations of compiled code cannot be tracked on the CPU; train without torch.compile."
 _HAS_COMPILED = (
     "Allocations of compiled code cannot be tracked on the CPU, and torch.compile was called in this "
@@ -47,11 +52,11 @@ class Tracker:
 
     @property
     def refusal(self) -> str | None:
-        """The reason that nothing can be tracked, for compiled code without the allocator's history; None: it
-        can. Within the mode that tracks tensors torch.compile compiles no function, and one with
-        `fullgraph=True` raises an error, from then on without the mode too."""
+        """The reason that nothing can be tracked: an allocator that has no history, or compiled code on the
+        CPU; None: it can. Within the mode that tracks tensors torch.compile compiles no function, and one
+        with `fullgraph=True` raises an error, from then on without the mode too."""
         if self._history is not None:
-            return None
+            return None if backend() == NATIVE else _NO_HISTORY
         if self._training.settings.compile:
             return _COMPILED
         return _HAS_COMPILED if self._training.has_compiled else None

@@ -20,6 +20,7 @@ from harness.analysis.leak.growth import LEAST_RISE, RISING
 from harness.analysis.leak.headroom import Limits
 from harness.device.allocated import allocated_bytes
 from harness.device.host.probe import rss_of
+from harness.device.protocol import Device
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import DeviceKind, EventKind, EventRow, Severity, StepRow
 from harness.watch.capture.hunting import HuntResult
@@ -278,12 +279,6 @@ def open_leak_watch(
         data = None if left is None or live is None else -left - live
         return HostReading(workers.read(), heap.free_bytes, left, data)
 
-    def limits() -> Limits:
-        cap = cap_bytes()
-        limit_bytes = device.facts.memory_bytes if cap is None else cap
-        free_bytes = None if on_cpu else device.read_memory_info().free_bytes
-        return Limits(limit_bytes, int(psutil.virtual_memory().available), free_bytes)
-
     return LeakWatch(
         context.journal.put,
         context.clock_ns,
@@ -291,8 +286,17 @@ def open_leak_watch(
         LeakDetector(on_cpu=on_cpu),
         readings,
         read_host,
-        limits,
+        lambda: read_limits(device, cap_bytes()),
         on_leak=on_leak,
         collect_garbage=collect_cycles,
         hunt_result=hunt_result,
     )
+
+
+def read_limits(device: Device, cap_bytes: int | None) -> Limits:
+    """Return the limits in effect; `cap_bytes` is the cap of the settings."""
+    limits = cap_bytes, device.limit_bytes(), device.facts.memory_bytes
+    limit_bytes = next((limit for limit in limits if limit is not None), None)
+    on_cpu = device.facts.kind is DeviceKind.CPU
+    free_bytes = None if on_cpu else device.read_memory_info().free_bytes
+    return Limits(limit_bytes, int(psutil.virtual_memory().available), free_bytes)
