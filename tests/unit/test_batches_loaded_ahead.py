@@ -1,0 +1,71 @@
+"""The samples of the steps of a script that loads each batch before the step that uses it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from tests.attach_factories import steps_of
+
+
+def ahead(loader: DataLoader[Any]) -> Iterator[Any]:
+    """The batches of a loader, each returned once the next one is loaded."""
+    batches = iter(loader)
+    batch = next(batches)
+    for following in batches:
+        yield batch
+        batch = following
+    yield batch
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("micro_batches", "expected"),
+    [(1, [4, 4, 4, 4, 3] * 3), (2, [8, 8, 7, 8, 7, 8, 8])],
+)
+def test_batches_that_are_loaded_ahead_are_of_the_step_that_uses_them(
+    tmp_path: Path, workers: int, micro_batches: int, expected: list[int]
+) -> None:
+    data: Any = torch.ones(19, 2)
+    loader: DataLoader[Any] = DataLoader(data, batch_size=4, num_workers=workers)
+
+    def script() -> None:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        batches = (batch for _ in range(3) for batch in ahead(loader))
+        for _ in expected:
+            for _ in range(micro_batches):
+                model(next(batches)).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    samples = [row.samples for row in steps_of(tmp_path, script).steps]
+    known = 4 if micro_batches == 1 else 2  # At the end of the first pass.
+    assert samples[known:] == expected[known:]
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_rows_for_each_sample_of_batches_that_are_loaded_ahead_do_not_count_as_samples(
+    tmp_path: Path, micro_batches: int
+) -> None:
+    """As in TRL's DPOTrainer, which calls its model with the chosen and the rejected answers together."""
+    loader: DataLoader[Any] = DataLoader(torch.ones(39, 2), batch_size=4)  # type: ignore[arg-type]
+
+    def script() -> None:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        batches = (batch for _ in range(4) for batch in ahead(loader))
+        for number, batch in enumerate(batches, start=1):
+            model(torch.cat([batch, batch])).mean().backward()
+            if number % micro_batches == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    samples = [row.samples for row in steps_of(tmp_path, script).steps]
+    expected = ([4] * 9 + [3]) * 4 if micro_batches == 1 else ([8] * 4 + [7]) * 4
+    known = 9 if micro_batches == 1 else 4  # At the end of the first pass.
+    assert samples[known:] == expected[known:]
