@@ -41,9 +41,8 @@ class Observation:
         under_way: the number of the step under way.
         raises_stop: whether the end of the run is raised in the script, as ScriptStopped.
         tracker: the phases of the step under way.
-        calls, loaders, autocast: of the script, for its entry points.
+        calls, loaders, autocast, rates: of the script, for its entry points; `rates` has their factor.
         cycle, manual: decide where a step ends; manual is None where optimizers decide.
-        rates: the factor of learning rates.
         is_discovering: whether models are to be searched for after the next update.
         has_lost_models: whether that is because the models that were followed exist no longer.
         availability: writes down which settings the script cannot change.
@@ -71,7 +70,6 @@ class Observation:
         `is_discovering`; `clears_gradients` is whether the script has called `zero_grad` of a model."""
         self.training = training
         self.steps = steps
-        self.updates = 0
         self._context = context
         self._inbox = inbox
         self._switches = switches
@@ -87,7 +85,7 @@ class Observation:
         self.cycle = UpdateCycle()
         training.optimizer_ended, self.loaders.loader_opened = self.cycle.forget, tracker.loader_opened
         self.manual = ManualUpdates(clears_gradients) if not training.optimizers else None
-        self.step, self.under_way = 1, under_way
+        self.updates, self.step, self.under_way = 0, 1, under_way
         self.raises_stop, self._has_raised_stop = True, False
         self.is_loading, self.sizes = False, StepSizes(self.loaders)
         self._scaled: tuple[Any, Any] = (None, None)
@@ -194,6 +192,8 @@ class Observation:
         """Gradients of `loss` are about to be computed."""
         if self.under_way.is_plain:
             self.leave_plain_step()
+        if self.manual is not None and self.manual.were_cleared():
+            self.gradients_cleared()
         self.loaders.has_evaluated = False
         (scaled, unscaled), self._scaled = self._scaled, (None, None)
         if loss is not None and (not loss.dim() or loss.numel() == 1):
@@ -209,7 +209,7 @@ class Observation:
     def backward_ended(self) -> None:
         """Gradients were computed. Raises as `update_ended`, if an optimizer has stepped meanwhile."""
         if self.manual is not None:
-            self.manual.has_gradients = True
+            self.manual.gradients_ended(self.training.models)
         self.tracker.backward_ended()
         if self._early_update is not None:
             self.update_returned()

@@ -242,6 +242,42 @@ def test_the_size_of_several_models_is_that_of_all(tmp_path: Path) -> None:
     assert steps_of(tmp_path, script).run.model_parameters == 3 * 2 + 2 + 2 + 1
 
 
+class OwnOptimizer:
+    """As those of fastai: no optimizer of torch's, whose `zero_grad` clears the gradients in place."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._weights = list(model.parameters())
+
+    def step(self) -> None:
+        for weight in self._weights:
+            assert weight.grad is not None
+            weight.data.add_(weight.grad.data, alpha=-1e-6)
+
+    def zero_grad(self) -> None:
+        for weight in self._weights:
+            if weight.grad is not None:
+                weight.grad.detach_()
+                weight.grad.zero_()
+
+
+def test_the_micro_batches_of_an_optimizer_that_is_not_torchs_are_of_one_step(
+    tmp_path: Path,
+) -> None:
+    loader: DataLoader[Any] = DataLoader(torch.ones(24, 2), batch_size=4)  # type: ignore[arg-type]
+
+    def script() -> None:
+        optimizer = OwnOptimizer(model := nn.Linear(2, 1))
+        for number, batch in enumerate((batch for _ in range(3) for batch in loader), start=1):
+            model(batch).mean().backward()
+            if number % 2 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    samples = [row.samples for row in steps_of(tmp_path, script).steps]
+    # Until the gradients are cleared for the first time nothing shows that they are of one step.
+    assert samples == [4, 4, *[8] * 8]
+
+
 def update_by_hand(model: nn.Module, batch: Tensor, clears: str) -> None:
     if clears == "before the call":
         model.zero_grad()
