@@ -61,12 +61,23 @@ def test_rules_on_models_of_the_catalog_are_silent_on_scripts() -> None:
 def test_an_unknown_number_of_workers_is_not_stated() -> None:
     advice = on_script(SCENARIOS["input-bound"], "amp")["input-bound"]
     assert "loader worker" not in advice.evidence
+    assert advice.title == "Shorten the wait for the loader"
     assert ("loader workers", "n/a") in advice.details
     assert advice.change == {}
     assert advice.code == "DataLoader(dataset, num_workers=4, pin_memory=True)"
     assert advice.by_hand.startswith("Use more loader workers, as long as the data wait shrinks.")
     on_cpu = on_script(run_evidence(some_steps(200, wait=10.0), CPU), "amp")["input-bound"]
     assert on_cpu.code.startswith("DataLoader(dataset, num_workers=4")
+
+
+def test_worker_processes_are_no_advice_for_a_loader_that_has_some() -> None:
+    titles = [
+        on_script(run_evidence(some_steps(200, wait=wait), CPU, {"num_workers": workers}), "num_workers")[
+            "input-bound"
+        ].title
+        for wait, workers in ((10.0, 0), (10.0, 2), (200.0, 4))
+    ]
+    assert titles == ["Load data in worker processes", *["Shorten the wait for the loader"] * 2]
 
 
 def test_a_script_waits_for_the_device_only_where_a_line_was_reported() -> None:

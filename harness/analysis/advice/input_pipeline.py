@@ -19,6 +19,7 @@ BURST_RATIO = 0.1
 MAX_PREFETCH = 16
 # The workers to begin with in a script with an unknown number of them.
 _FIRST_WORKERS = 4
+_WITH_WORKERS = "Shorten the wait for the loader"
 # From this share of the issue time a fused optimizer is proposed first; it can save at most that share.
 OPTIMIZER_ISSUE_SHARE = 0.2
 
@@ -61,6 +62,8 @@ def find_input_bound(run: RunEvidence) -> Diagnosis | None:
         + "Do less work per sample: decode and resize once, keep the data on a fast disk, move per-batch "
         "transforms to the device.",
         _more_workers(run) if workers is None else "",
+        # One that has workers, or may have them, does load its data in worker processes.
+        "" if workers == 0 else _WITH_WORKERS,
     )
 
 

@@ -44,7 +44,7 @@ def _apply(rule: Rule, run: RunEvidence) -> Suggestion | None:
     own, others = ({}, {}) if option is None else split(run, option.change)
     return Suggestion(
         rule.key,
-        rule.title,
+        diagnosis.title or rule.title,
         diagnosis.gain if option is None else option.gain,
         diagnosis.evidence,
         (*diagnosis.details, *failed_changes(run, diagnosis.options)),

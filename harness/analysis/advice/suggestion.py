@@ -39,6 +39,8 @@ class Diagnosis(NamedTuple):
     by_hand: str = ""
     # Lines of code for these steps.
     code: str = ""
+    # In place of the rule's title, where that does not fit this run.
+    title: str = ""
 
 
 class Suggestion(NamedTuple):
