@@ -29,7 +29,7 @@ def record_loader(
     context.journal.put(SettingsRow(version, step, now_ns, settings, new, None))
     if failure is None and not changed:
         return False
-    message = failure or f"The script opened another loader. {labels.sentence(earlier, changed)}"
+    message = failure or f"The script opened another loader. {labels.sentence_on_values(earlier, changed)}"
     severity = Severity.INFO if failure is None else Severity.WARNING
     detail = json.dumps(
         {"from": {name: earlier[name] for name in changed}, "to": changed, "version": version}

@@ -11,7 +11,16 @@ def sentence(before: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
     """Describe the changed values and the rebuilt parts: "Batch size 32 → 48 (loader rebuilt)"."""
     parts = []
     for name, value in changes.items():
-        spec = SPECS[name]
-        part = f"{spec.label} {value_text(spec, before[name])} → {value_text(spec, value)}"
-        parts.append(part if spec.effect is Effect.NEXT_STEP else f"{part} ({spec.effect.value})")
+        part, effect = _part(name, before, value), SPECS[name].effect
+        parts.append(part if effect is Effect.NEXT_STEP else f"{part} ({effect.value})")
     return "; ".join(parts) + "."
+
+
+def sentence_on_values(before: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
+    """Describe the changed values alone, where the script changed them and nothing was rebuilt for it."""
+    return "; ".join(_part(name, before, value) for name, value in changes.items()) + "."
+
+
+def _part(name: str, before: Mapping[str, Any], value: Any) -> str:
+    spec = SPECS[name]
+    return f"{spec.label} {value_text(spec, before[name])} → {value_text(spec, value)}"

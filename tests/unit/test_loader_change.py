@@ -87,4 +87,4 @@ def test_another_loader_of_the_script_with_another_batch_size_is_in_the_log(tmp_
     assert [(step, changed) for step, _, changed in run.settings()] == [(1, {}), (7, {"batch_size": 5})]
     with run.log() as log:
         (event,) = [row for _, row in log.events() if row.kind == "setting"]
-    assert event.message == "The script opened another loader. Batch size 4 → 5 (loader rebuilt)."
+    assert event.message == "The script opened another loader. Batch size 4 → 5."

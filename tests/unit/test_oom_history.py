@@ -108,6 +108,13 @@ def test_the_change_before_it_is_told_unless_it_is_long_ago(path: Path) -> None:
     assert read_history(path, 500, with_batch(16), on_cpu=False).change is None
 
 
+def test_a_loader_of_the_script_with_other_values_was_not_rebuilt(path: Path) -> None:
+    by_script = a_version(2, 6, with_batch(16), batch_size=16)._replace(command_id=None)
+    written(path, [1] * 5, [a_version(1, 1, SETTINGS), by_script])
+    change = read_history(path, 6, with_batch(16), on_cpu=False).change
+    assert change == RecentChange(6, 0, "Batch size 8 → 16.", None)
+
+
 def test_a_leak_that_stands_is_told_and_one_taken_back_is_not(path: Path) -> None:
     rows: list[Row] = [
         a_version(1, 1, SETTINGS),
