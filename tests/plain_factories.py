@@ -62,7 +62,7 @@ class NeverCalled:
 class PlainTraining:
     """Any model and optimizer. Of what a step calls, the forward pass and the update can be wrapped."""
 
-    computes_between_calls = has_compiled = False
+    computes_between_calls = has_compiled = is_first_update = False
     data: object = None
     oom_phase = OomPhase.BETWEEN
 

@@ -70,6 +70,10 @@ class UpdateCycle:
         self._since_member.clear()
         return is_waiting
 
+    def has_updated(self, key: int) -> bool:
+        """Return whether an optimizer has stepped before."""
+        return key in self.members or key in self._occasional or key in self._candidates
+
     def forget(self, key: int) -> None:
         """An optimizer does not exist any more."""
         for keys in (self.members, self._occasional, self.done):

@@ -234,8 +234,8 @@ class Observation:
         """An optimizer is about to step."""
         if self.under_way.is_plain:
             self.leave_plain_step()
-        self.manual = None
         rates, training = self.rates, self.training
+        self.manual, training.updating_id = None, id(optimizer)
         if rates.scaled or rates.factor != 1.0:
             rates.update_began(optimizer)
         self.tracker.update_began()

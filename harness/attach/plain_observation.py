@@ -32,6 +32,7 @@ class PlainObservation(Observation):
         self.plain = plain
         super().__init__(*arguments, under_way=plain, **options)
         tracker, steps = self.tracker, self.steps
+        self.training.has_updated = self.cycle.has_updated
         self.training.read_phase = lambda: plain.oom_phase if plain.times_ns else tracker.oom_phase
         self._timer = steps.timer
         self._deadline_ns = 0

@@ -211,11 +211,13 @@ class Session:
         if self._has_ended:
             return
         self._has_ended = True
-        failure_message = self._guard.message
+        failure_message, observation = self._guard.message, self._observation
         self._guard.leave()
         self._hooks.close()
-        if self._observation is not None and failure_message is None:
-            ScriptGuard().run(self._observation.finish)
+        if observation is not None and failure_message is None:
+            if observation.is_discovering and error is not None:
+                ScriptGuard().run(observation.training.find_models)  # Those of an optimizer's first step.
+            ScriptGuard().run(observation.finish)
         if self.watch is None:
             self._open_watch(self._cpu, Settings(), "{}")
         assert self.watch is not None

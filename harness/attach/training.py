@@ -10,7 +10,13 @@ from torch.utils.data import DataLoader
 
 from harness.analysis.oom.report import OomPhase
 from harness.attach.calls import ScriptCalls
-from harness.attach.discovery import ScriptModels, ScriptOptimizers, as_one_model
+from harness.attach.discovery import (
+    ScriptModels,
+    ScriptOptimizers,
+    as_one_model,
+    find_models,
+    owned_parameters,
+)
 from harness.settings import Settings
 from harness.watch.training import Wrapped, Wrapper
 
@@ -30,6 +36,9 @@ class ScriptTraining:
         samples_per_step, tokens_per_step: those of the newest step; 0 and None while unknown.
         calls: the functions that a step calls.
         has_compiled: whether torch.compile was called in this process.
+        updating_id: the id of the optimizer that has begun the newest update, unless it was that of a plain
+            step; None before the first one.
+        has_updated: returns whether the optimizer with an id has completed an update.
     """
 
     def __init__(
@@ -54,6 +63,8 @@ class ScriptTraining:
         self.samples_per_step = 0
         self.tokens_per_step: int | None = None
         self.has_compiled = False
+        self.updating_id: int | None = None
+        self.has_updated: Callable[[int], bool] = lambda _key: True
 
     @property
     def model(self) -> nn.Module:
@@ -75,6 +86,10 @@ class ScriptTraining:
         """Add `models`, unless they are there."""
         there = [reference() for reference in self._models]
         self._models += [ref(model) for model in models if not any(model is one for one in there)]
+
+    def find_models(self) -> None:
+        """Add the models of optimizers that are new, and were not searched for yet."""
+        self.add_models(find_models(owned_parameters(self.optimizers)))
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> bool:
         """Add an optimizer, unless it is there; return whether it was added."""
@@ -109,6 +124,11 @@ class ScriptTraining:
     def computes_between_calls(self) -> bool:
         """Return True: between the calls runs the script's own code."""
         return True
+
+    @property
+    def is_first_update(self) -> bool:
+        """Return whether the newest update that began is the first one of its optimizer."""
+        return self.updating_id is not None and not self.has_updated(self.updating_id)
 
     def worker_pids(self) -> list[int]:
         """Return the process ids of the workers that load data."""

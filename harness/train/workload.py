@@ -239,6 +239,11 @@ class Workload:
         up to the compilation of the model."""
         return has_compiled() if self._compiled is None else self._has_compiled
 
+    @property
+    def is_first_update(self) -> bool:
+        """Return False: an optimizer that replaces another one has its state."""
+        return False
+
     def worker_pids(self) -> list[int]:
         """The process ids of the loader's workers."""
         return self._loader.worker_pids()

@@ -145,6 +145,12 @@ class Training(Protocol):
         whatever the setting `compile`."""
         ...
 
+    @property
+    def is_first_update(self) -> bool:
+        """Return whether the newest update that began is known to be the first one of its optimizer, other
+        than in the first step, where each is."""
+        ...
+
     def worker_pids(self) -> list[int]:
         """The process ids of the workers that load data."""
         ...

@@ -94,6 +94,42 @@ def test_a_forward_pass_is_reported_with_the_scripts_line_and_module(tmp_path: P
     assert report.facts.step == 5
 
 
+class Hungry(torch.optim.SGD):
+    """Runs out of memory in its update, as where its state does not fit."""
+
+    def step(self, closure: Any = None) -> Any:
+        torch.empty(TOO_MUCH)
+
+
+def fail_forward_of_another_model(_net: Net, _optimizer: torch.optim.Optimizer) -> None:
+    other = Net()
+    other.blocks[1].fails_in = "forward"  # type: ignore[assignment]
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    other(torch.ones(8, 4)).sum().backward()
+    optimizer.step()
+
+
+def test_a_forward_pass_of_a_further_training_is_reported_as_that_of_the_first(tmp_path: Path) -> None:
+    report, _ = report_of(tmp_path, fail_forward_of_another_model)
+    asked = report.facts.asked
+    assert (asked.phase, asked.module, asked.module_kind) == (OomPhase.FORWARD, "Net_2.blocks.1", "Block")
+
+
+@pytest.mark.parametrize("updates", [0, 1])
+def test_the_first_update_of_a_further_optimizer_allocates_its_state(tmp_path: Path, updates: int) -> None:
+    def fail(net: Net, _optimizer: torch.optim.Optimizer) -> None:
+        hungry = Hungry(net.parameters(), lr=0.1)
+        for _ in range(updates):
+            net(torch.ones(8, 4)).sum().backward()
+            torch.optim.SGD.step(hungry)
+        net(torch.ones(8, 4)).sum().backward()
+        hungry.step()
+
+    report, _ = report_of(tmp_path, fail)
+    assert report.facts.asked.phase is OomPhase.OPTIMIZER
+    assert report.facts.is_first_update is (updates == 0)
+
+
 def test_only_settings_that_the_script_has_are_in_the_report(tmp_path: Path) -> None:
     report, _ = report_of(tmp_path, fail_forward)
     assert report.facts.settings_text == "batch 8, AMP off"

@@ -79,6 +79,8 @@ class OomCapture(NamedTuple):
     baseline_bytes: int | None
     # True if the step failed where no weight can have changed.
     are_weights_intact: bool
+    # Whether an optimizer that failed made its first step.
+    is_first_update: bool
 
 
 def capture_evidence(
@@ -104,6 +106,8 @@ def capture_evidence(
     lines = [number for _, number in traceback.walk_tb(error.__traceback__)]
     if is_worker:
         phase = OomPhase.WORKER
+    if phase is OomPhase.BETWEEN and attempt(lambda: _is_in_model(frames, training)):
+        phase = OomPhase.FORWARD
     kind = DeviceKind.CPU if is_of_host(text) else device.facts.kind
     called = zip(reversed(frames), reversed(lines), strict=True)
     calls = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in called]
@@ -120,6 +124,7 @@ def capture_evidence(
         variables=attempt(lambda: _variables(frames, lines, device, training)) or (),
         baseline_bytes=baseline_bytes,
         are_weights_intact=phase is not OomPhase.OPTIMIZER or _is_before_update(frames, training),
+        is_first_update=step == 1 or (training is not None and training.is_first_update),
     )
 
 
@@ -192,6 +197,16 @@ def _module_at(frame: FrameType) -> nn.Module | None:
         return None
     owner = locals_of(frame).get("self")
     return owner if isinstance(owner, nn.Module) else None
+
+
+def _is_in_model(frames: Sequence[FrameType], training: Training | None) -> bool:
+    """Return whether a module of the model was called: no phase says so in the first step of a script's
+    further model."""
+    if training is None:
+        return False
+    modules = set(training.model.modules())
+    calls = (frame for frame in frames if frame.f_code is nn.Module._call_impl.__code__)
+    return any(_module_at(frame) in modules for frame in calls)
 
 
 def _module(frames: Sequence[FrameType], training: Training | None) -> tuple[str | None, str | None]:

@@ -136,7 +136,7 @@ def _facts(capture: OomCapture, history: RunHistory, device: Device) -> OomFacts
         checkpointing=settings.activation_checkpointing if history.has("activation_checkpointing") else None,
         asked=capture.request,
         held=memory,
-        is_first_update=capture.step == 1,
+        is_first_update=capture.is_first_update,
         holders=_with_leak(capture.categories, leak),
         sites=capture.sites,
         steps=history.steps,
