@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 
 from harness.attach.backward_trial import FAILURES, BackwardTrial
 from harness.attach.loader_refusals import is_one_of_several
-from harness.attach.passes import reason_of
+from harness.attach.reasons import reason_of
 from harness.attach.training import ScriptTraining
 from harness.records.run import AmpMode
 from harness.watch.oom.errors import is_out_of_memory

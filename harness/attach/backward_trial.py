@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from harness.attach.loader_refusals import is_one_of_several
-from harness.attach.passes import reason_of
+from harness.attach.reasons import reason_of
 from harness.attach.training import ScriptTraining
 from harness.watch.oom.errors import is_out_of_memory
 

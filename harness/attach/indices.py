@@ -165,18 +165,24 @@ class IndexStream:
 
 class DrawnSizes:
     """The batches of indices that an iterator of torch's draws, and their sizes. For a loader that opened
-    it in a way of its own: no `IndexStream` is its sampler."""
+    it in a way of its own: no `IndexStream` is its sampler.
+
+    Attributes:
+        count: the number of batches that were drawn.
+    """
 
     def __init__(self, batches: Iterator[Any], most_sent: int) -> None:
         """`most_sent` is the number of sizes to keep."""
         self._batches = batches
         self._sizes: deque[int | None] = deque(maxlen=most_sent)
+        self.count = 0
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
         batch = next(self._batches)
+        self.count += 1
         self._sizes.append(len(batch) if isinstance(batch, list | tuple) else None)
         return batch
 

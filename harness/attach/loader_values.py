@@ -34,6 +34,11 @@ def values_of(loader: DataLoader[Any]) -> LoaderValues:
     return LoaderValues(size, bool(loader.pin_memory), int(loader.num_workers), int(prefetch))
 
 
+def sampler_of(loader: DataLoader[Any]) -> Any:
+    """Return the sampler that an iterator of torch's draws from: of batches, or without them of samples."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
 def batches_of(samples: int, size: int, *, drop_last: bool) -> int:
     """Return the number of batches that `samples` make."""
     return samples // size if drop_last else -(-samples // size)

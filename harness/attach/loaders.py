@@ -23,7 +23,8 @@ from harness.attach.loader_values import (
     samples_in,
     values_of,
 )
-from harness.attach.passes import LoaderPass, OpenIterator, reason_of, retire
+from harness.attach.passes import LoaderPass, OpenIterator, retire
+from harness.attach.reasons import reason_of
 from harness.errors import StepscopeError
 from harness.settings import Settings
 from harness.settings.spec import SPECS

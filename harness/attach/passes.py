@@ -22,11 +22,13 @@ from harness.attach.loader_values import (
     batches_of,
     drops_last,
     is_iterable,
+    sampler_of,
     samples_in,
     standing_in,
     values_of,
 )
 from harness.attach.places import Place
+from harness.attach.reasons import reason_of
 from harness.errors import StepscopeError
 
 # Opens torch's iterator of a loader.
@@ -118,6 +120,8 @@ class LoaderPass:
         if self.rows_per_sample is not None:
             return None
         drawn = self._drawn
+        if drawn is None and self._were_drawn_before:
+            return None  # As its first tensor may be anything, the model's inputs count until some are known.
         if self.axis is None:
             axis = batch_axis(batch, self.values.batch_size)
             is_counted = drawn in (None, samples_of(batch, axis)) and not self._may_be_one_sample(batch)
@@ -146,7 +150,7 @@ class LoaderPass:
         self._earlier = None if tried in (None, values) else tried
         stream = None
         if not is_iterable(loader):
-            stream = IndexStream(_sampler(loader), _new_size(loader, values), values.most_sent)
+            stream = IndexStream(sampler_of(loader), _new_size(loader, values), values.most_sent)
         self._attributes = self._attributes_for(loader, values, stream) | self._seeds
 
     def draw_no_seed(self, number: int) -> None:
@@ -255,6 +259,12 @@ class LoaderPass:
             return None
         return drawn.size_of_sent(self._loaded_ahead)
 
+    @property
+    def _were_drawn_before(self) -> bool:
+        """Return whether the indices of the newest batch were drawn as the iterator was made, for workers."""
+        drawn = self._drawn_sizes
+        return drawn is not None and self.values.num_workers > 0 and self._loaded_ahead >= drawn.count
+
     def _may_be_one_sample(self, batch: Any) -> bool:
         """Return whether `batch`, which torch has not collated (`batch_size=None`), may be a sample as well
         as a batch that the dataset makes; the model's inputs then show which. Streams mostly make batches,
@@ -328,7 +338,7 @@ class LoaderPass:
         epoch, following = stream.epoch, None
         if epoch is not None:
             following = epoch.go_on(values.batch_size, undelivered, values.most_sent)
-        new = IndexStream(_sampler(loader), _new_size(loader, values), values.most_sent, following)
+        new = IndexStream(sampler_of(loader), _new_size(loader, values), values.most_sent, following)
         # The script's random numbers stay its own: the seeds of new workers come from elsewhere.
         self._exchanges += 1
         seeds = _generator(old._base_seed + self._exchanges)  # type: ignore[attr-defined]  # torch's own
@@ -374,10 +384,6 @@ def retire(batches: Any) -> None:
         threading.Thread(target=shut_down, name="stepscope-retire-workers", daemon=True).start()
 
 
-def _sampler(loader: DataLoader[Any]) -> Any:
-    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-
-
 def _new_size(loader: DataLoader[Any], values: LoaderValues) -> int | None:
     return None if values.batch_size == values_of(loader).batch_size else values.batch_size
 
@@ -391,8 +397,3 @@ def _generator(seed: int) -> torch.Generator:
 
 def _unopened(error: Exception) -> StepscopeError:
     return StepscopeError(f"The loader could not be opened with it: {reason_of(error)}")
-
-
-def reason_of(error: Exception) -> str:
-    """Return the first line of an error, or its kind."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,4 +1,5 @@
-"""The settings that a script's run does not have: the reason, and the line of code with the same effect.
+"""The settings that a script's run does not have: the reason, and the line of code with the same effect; and
+the reason for which another one failed.
 
 Complete: a setting is listed here unless a script can have it (`harness.attach.switches`, and for its loader
 `harness.attach.loader_refusals`).
@@ -63,3 +64,8 @@ ONE_LEFT = (
     "batch_size cannot be {size:,}: the last batch of this epoch or of the next ones would have 1 sample, "
     "with which the model's BatchNorm1d layers may fail; choose another size."
 )
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of an error, or its kind."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
