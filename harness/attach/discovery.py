@@ -4,6 +4,7 @@ import gc
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +62,16 @@ def find_models(parameters: set[int], other_than: Collection[type[nn.Module]] = 
     owners = [module for module in modules if owns(module, parameters)]
     inner = {id(child) for module in owners for child in module.modules() if child is not module}
     return [module for module in owners if id(module) not in inner and not isinstance(module, ScriptModels)]
+
+
+def take_alive(models: list[nn.Module]) -> tuple[list[nn.Module], set[type[nn.Module]]]:
+    """Empty `models`; return those that the script still has, and the kinds of the others: wrappers that it
+    makes for each step."""
+    kinds, references = [type(model) for model in models], [ref(model) for model in models]
+    models.clear()
+    found = [reference() for reference in references]
+    lost = {kind for kind, model in zip(kinds, found, strict=True) if model is None}
+    return [model for model in found if model is not None], lost
 
 
 def replicas(models: Iterable[nn.Module]) -> list[nn.Module]:

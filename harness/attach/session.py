@@ -23,6 +23,7 @@ from harness.attach.discovery import (
     owns,
     owns_all,
     replicas,
+    take_alive,
 )
 from harness.attach.ending import Ending, ending_of
 from harness.attach.entries import StepEntries, computes_gradients
@@ -370,10 +371,10 @@ class Session:
         observation = self._observation
         assert observation is not None
         training, observation.is_discovering = observation.training, False
-        models, self._seen = self._seen, []
+        models, lost_kinds = take_alive(self._seen)
         owned = owned_parameters(training.optimizers)
-        if observation.has_lost_models:  # The modules within such wrappers exist longer.
-            observation.has_lost_models = False
+        if observation.has_lost_models or lost_kinds:  # The modules within such wrappers exist longer.
+            self._kinds, observation.has_lost_models = self._kinds | lost_kinds, False
             self._entries.forget_models()
             training.add_models(models := find_models(owned, self._kinds))
         # A search through all objects of the process takes some 50 ms.
