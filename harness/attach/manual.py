@@ -39,7 +39,8 @@ class ManualUpdates:
         """A backward pass through `models` has ended."""
         self.has_gradients, self._gradient = True, None
         for parameter in (parameter for model in models for parameter in model.parameters()):
-            if (gradient := parameter.grad) is not None:
+            # In the place of a parameter a script may have put a result, of which torch warns at its `grad`.
+            if parameter.is_leaf and (gradient := parameter.grad) is not None:
                 self._gradient = _Gradient(ref(parameter), id(gradient), gradient._version)
                 return
 

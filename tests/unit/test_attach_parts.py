@@ -143,6 +143,17 @@ def test_without_an_optimizer_a_step_ends_at_the_call_where_gradients_are_cleare
     assert manual.model_called(is_evaluating=False)
 
 
+def test_a_weight_that_was_computed_from_others_has_no_gradient_to_watch() -> None:
+    """As in meta-learning, where the updated weights replace the parameters; a warning would be an error."""
+    manual, model = ManualUpdates(clears_gradients=False), nn.Linear(2, 1)
+    model._parameters["weight"] = model.weight * 2  # type: ignore[assignment]
+    model(torch.ones(1, 2)).sum().backward()
+    manual.gradients_ended([model])
+    assert not manual.were_cleared()
+    model.bias.grad = None
+    assert manual.were_cleared()
+
+
 def test_without_an_optimizer_and_zero_grad_a_step_ends_at_the_next_call() -> None:
     manual = ManualUpdates(clears_gradients=False)
     assert not manual.model_called(is_evaluating=False)
