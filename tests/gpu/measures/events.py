@@ -8,7 +8,7 @@ import torch
 
 from harness.device.event_clock import EventClock
 from harness.device.find import open_device
-from harness.device.protocol import Device
+from harness.device.protocol import Device, DeviceClock
 from harness.records.run import Phase
 from harness.watch.readback import LossReader
 from tests.gpu.context import Context
@@ -25,8 +25,8 @@ _REPEATS = 300
 
 
 def measure(context: Context) -> None:
-    """The marks alone, with the stream looked up per mark and per step; the calls of a step, one by one; then
-    each length."""
+    """The marks alone, with an object of the stream per mark and as a run has it; the calls of a step, one by
+    one; then each length."""
     device = open_device(context.device)
     for item in context.pending([MARKS]):
         context.put(item, mark_times(device))
@@ -43,10 +43,11 @@ def measure(context: Context) -> None:
 
 def mark_times(device: Device) -> dict[str, float]:
     """The median time of a step's marks, without the wait for the device behind them."""
-    lookup = torch.cuda.current_stream
+    clock = device.clock()
+    assert clock is not None
     return {
         "per_mark_us": _marks_us(EventClock(_event, 64), device),
-        "per_step_us": _marks_us(EventClock(_event, 64, current_stream=lookup), device),
+        "own_us": _marks_us(clock, device),
     }
 
 
@@ -84,7 +85,7 @@ def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)
 
 
-def _marks_us(clock: EventClock, device: Device) -> float:
+def _marks_us(clock: DeviceClock, device: Device) -> float:
     taken_ns = []
     for _ in range(_REPEATS):
         began_ns = time.perf_counter_ns()
