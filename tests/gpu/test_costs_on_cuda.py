@@ -57,7 +57,7 @@ def test_a_reading_of_the_counters_stays_in_microseconds(record_property: Record
     assert taken_us < 1_000
 
 
-def test_marks_cost_no_more_where_the_stream_is_looked_up_once_per_step(record_property: Record) -> None:
+def test_marks_cost_no_more_than_with_an_object_of_the_stream_per_mark(record_property: Record) -> None:
     device = open_device("cuda")
     assert isinstance(device, CudaDevice)
 
