@@ -91,6 +91,15 @@ class AllocatorReading(NamedTuple):
         both = (self.cap_left_bytes, limit_left)
         return min((left for left in both if left is not None), default=None)
 
+    def data_outside_bytes(self, live_bytes: int | None) -> int | None:
+        """Return how much the data of the process on the CPU, without `live_bytes` of its heap and without
+        Stepscope's reserve, exceeds the nearer limit: a negative figure, for its changes. None without a
+        limit."""
+        left = self.limit_left_bytes
+        if left is None or live_bytes is None:
+            return None
+        return -left - live_bytes - (0 if self.process_limit is None else self.process_limit.reserve_bytes)
+
     @classmethod
     def unknown(cls) -> "AllocatorReading":
         """Return a reading without values."""

@@ -217,6 +217,8 @@ class ProcessLimit(NamedTuple):
     # What the limit counts, now and at the baseline, before which nothing belongs to the run.
     used_bytes: int
     before_bytes: int
+    # Of what the limit counts: Stepscope's reserve for a report on an out-of-memory error.
+    reserve_bytes: int = 0
 
     @property
     def left_bytes(self) -> int:

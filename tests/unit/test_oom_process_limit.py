@@ -74,10 +74,21 @@ def test_the_parts_of_the_limit_name_the_memory_from_before_the_run() -> None:
     assert "The device had" not in text
 
 
+def test_the_reserve_for_the_report_is_a_part_of_its_own() -> None:
+    values = LIMITED | {"process_limit": LIMIT._replace(reserve_bytes=8 * MIB)}
+    facts = some_facts(DeviceKind.CPU, **values)
+    parts = dict(budget(facts))
+    assert parts["outside the heap: Python's own pools, stacks"] == 55 * MIB
+    assert parts["Stepscope's reserve for this report"] == 8 * MIB
+    assert "55.0 MiB outside it" in explain(facts).why
+
+
 @pytest.mark.parametrize("used_mib", [100, 380, 560, 599, 700])
 @pytest.mark.parametrize("allocated_mib", [0, 335, None])
-def test_the_parts_sum_to_the_limit(used_mib: int, allocated_mib: int | None) -> None:
-    values = LIMITED | {"process_limit": LIMIT._replace(used_bytes=used_mib * MIB)}
+@pytest.mark.parametrize("reserve_mib", [0, 8])
+def test_the_parts_sum_to_the_limit(used_mib: int, allocated_mib: int | None, reserve_mib: int) -> None:
+    limit = LIMIT._replace(used_bytes=used_mib * MIB, reserve_bytes=reserve_mib * MIB)
+    values = LIMITED | {"process_limit": limit}
     values["allocated_bytes"] = None if allocated_mib is None else allocated_mib * MIB
     facts = some_facts(DeviceKind.CPU, **values)
     assert sum(part.size_bytes for part in budget(facts)) == 600 * MIB

@@ -161,10 +161,12 @@ def _covered(memory: MemoryAtFailure, outside: int) -> list[BudgetPart]:
         return [BudgetPart(name, outside)]
     if memory.allocated_bytes is None:
         name = "in use by the run"
-    before = min(outside, limit.before_bytes)
+    reserve = min(outside, limit.reserve_bytes)
+    before = min(outside - reserve, limit.before_bytes)
     return [
-        BudgetPart(name, outside - before),
+        BudgetPart(name, outside - before - reserve),
         BudgetPart("in use before the run: Python, libraries", before),
+        BudgetPart("Stepscope's reserve for this report", reserve),
     ]
 
 

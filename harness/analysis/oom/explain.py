@@ -228,11 +228,9 @@ def _allocated_and_requested(facts: OomFacts) -> str:
 def _outside(facts: OomFacts) -> str:
     """Return a clause on the memory outside the heap, which a cap or a limit of the process on the CPU also
     covers; empty if small."""
-    memory = facts.held
-    limit_bytes, left_bytes = memory.run_limit_bytes, memory.limit_left_bytes
-    if facts.device is not DeviceKind.CPU or limit_bytes is None or left_bytes is None:
+    limit_bytes, outside_bytes = facts.held.run_limit_bytes, facts.held.outside_bytes
+    if facts.device is not DeviceKind.CPU or limit_bytes is None or outside_bytes is None:
         return ""
-    outside_bytes = limit_bytes - left_bytes - (memory.reserved_bytes or limit_bytes)
     is_much = outside_bytes >= LEAST_OUTSIDE_SHARE * limit_bytes
     return f" in the heap, {words.size(outside_bytes)} outside it," if is_much else ""
 

@@ -15,6 +15,7 @@ from harness.device.cpu.cap import DataCap
 from harness.device.cpu.facts import cpu_facts
 from harness.device.cpu.heap import Heap, HeapMeter, heap_bytes, in_use, open_heap, share_arenas
 from harness.device.host.process_limits import read_process_limit, read_sizes, soft_data_limit
+from harness.device.host.reserve import Reserve
 from harness.device.host.rss import RssGauge
 from harness.device.protocol import AllocatorReading, DeviceClock, MemoryInfo
 from harness.errors import DeviceError
@@ -37,6 +38,7 @@ class CpuDevice:
         self._cap = DataCap(heap) if heap is not None and self.facts.can_cap else None
         self._baseline_bytes = self._hole_bytes = 0
         self._sizes_before = read_sizes()
+        self._reserve = Reserve()
 
     @classmethod
     def open(cls) -> "CpuDevice":
@@ -56,7 +58,9 @@ class CpuDevice:
 
     def begin_memory(self) -> None:
         """Set the current in-use bytes as the baseline, which does not belong to the run."""
+        self._drop_reserve()
         self._sizes_before = read_sizes()
+        self._process_limit()
         if self._heap is not None and self._meter is not None:
             info = self._heap.info()
             self._baseline_bytes, self._hole_bytes = in_use(info), heap_bytes(info) - in_use(info)
@@ -82,7 +86,8 @@ class CpuDevice:
 
     def read_allocator(self) -> AllocatorReading:
         """Return what malloc holds beyond `begin_memory`, as a cap counts it. Free chunks are not
-        listed by size, so the largest is unknown."""
+        listed by size, so the largest is unknown. Under a limit of the process, which the script may set at
+        any time, takes the reserve for a report on an out-of-memory error."""
         if self._heap is None:
             return AllocatorReading.unknown()._replace(process_limit=self._process_limit())
         info = self._heap.info()
@@ -95,7 +100,11 @@ class CpuDevice:
     def _process_limit(self) -> ProcessLimit | None:
         """Return the limit of the process other than the cap."""
         data_limit = soft_data_limit() if self._cap is None else self._cap.uncapped_data_limit()
-        return read_process_limit(data_limit, self._sizes_before)
+        limit = read_process_limit(data_limit, self._sizes_before, self._reserve)
+        # A cap is lifted for the report, so it needs no reserve and does not count one.
+        if limit is not None and (self._cap is None or self._cap.limit_bytes is None):
+            self._reserve.hold(limit.left_bytes)
+        return limit
 
     def read_memory_info(self) -> MemoryInfo:
         """Return the total RAM, and what is available without swapping."""
@@ -120,6 +129,7 @@ class CpuDevice:
         Raises SettingError when less than 128 MiB of headroom would remain, and DeviceError where no cap can
         be enforced.
         """
+        self._drop_reserve()
         if self._cap is None:
             if cap_bytes is not None:
                 raise DeviceError(
@@ -133,13 +143,19 @@ class CpuDevice:
             self._cap.apply(cap_bytes, self._baseline_bytes)
 
     def lift_cap_for_recovery(self) -> None:
-        """Lift the cap until `cap_memory` is called again."""
+        """Lift the cap, and release the reserve, until `cap_memory` is called again."""
+        self._reserve.release()
         if self._cap is not None:
             self._cap.lift()
 
     def limit_bytes(self) -> int | None:
         """Return None: see `read_allocator`."""
         return None
+
+    def _drop_reserve(self) -> None:
+        """Release the reserve until the limit is read again."""
+        self._reserve.release()
+        self._reserve.renew()
 
     def synchronize(self) -> None:
         """Do nothing: work is synchronous."""

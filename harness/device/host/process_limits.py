@@ -7,6 +7,7 @@ read anew whenever they are needed.
 import resource
 from typing import NamedTuple
 
+from harness.device.host.reserve import RESERVE_BYTES, Reserve
 from harness.device.host.rss import status_bytes
 from harness.records.memory import ProcessLimit
 
@@ -30,9 +31,12 @@ def soft_data_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_DATA)[0]
 
 
-def read_process_limit(data_limit_bytes: int, before: ProcessSizes) -> ProcessLimit | None:
+def read_process_limit(
+    data_limit_bytes: int, before: ProcessSizes, reserve: Reserve | None = None
+) -> ProcessLimit | None:
     """Return the limit that leaves the least memory; None without one. `data_limit_bytes` stands for the soft
-    RLIMIT_DATA, which a memory cap may have replaced, and `before` has the sizes at the baseline."""
+    RLIMIT_DATA, which a memory cap may have replaced, and `before` has the sizes at the baseline. What is
+    left of a `reserve` that was released for a report counts as used: the run did not have it."""
     address_space_limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     limits = []
     for option, limit_bytes, field, before_bytes in (
@@ -43,5 +47,9 @@ def read_process_limit(data_limit_bytes: int, before: ProcessSizes) -> ProcessLi
             continue
         used_bytes = status_bytes(field)
         if used_bytes is not None:
-            limits.append(ProcessLimit(option, limit_bytes, used_bytes, before_bytes or 0))
+            reserve_bytes = 0 if reserve is None else reserve.held_bytes
+            if reserve is not None and reserve.is_released:
+                reserve_bytes = max(0, min(RESERVE_BYTES, limit_bytes - used_bytes))
+                used_bytes += reserve_bytes
+            limits.append(ProcessLimit(option, limit_bytes, used_bytes, before_bytes or 0, reserve_bytes))
     return min(limits, key=lambda limit: limit.left_bytes, default=None)

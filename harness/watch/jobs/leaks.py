@@ -275,9 +275,8 @@ def open_leak_watch(
         if not on_cpu:
             return HostReading(workers.read(), None)
         heap = device.read_allocator()
-        left, live = heap.limit_left_bytes, allocated_bytes(heap)
-        data = None if left is None or live is None else -left - live
-        return HostReading(workers.read(), heap.free_bytes, left, data)
+        data = heap.data_outside_bytes(allocated_bytes(heap))
+        return HostReading(workers.read(), heap.free_bytes, heap.limit_left_bytes, data)
 
     return LeakWatch(
         context.journal.put,

@@ -155,9 +155,8 @@ def _leaked(leak: LeakSign, memory: MemoryAtFailure) -> int | None:
         LeakSeries.FRAGMENTATION: memory.unused_bytes,
         LeakSeries.HOST: None if memory.is_capped else memory.process_bytes,
     }
-    limit_bytes, left_bytes = memory.run_limit_bytes, memory.limit_left_bytes
-    if limit_bytes is not None and left_bytes is not None and memory.reserved_bytes is not None:
-        limits_bytes[LeakSeries.HOST] = max(0, limit_bytes - left_bytes - memory.reserved_bytes)
+    if memory.outside_bytes is not None:
+        limits_bytes[LeakSeries.HOST] = memory.outside_bytes
     most_bytes = limits_bytes.get(leak.series)
     if leak.leaked_bytes is None or most_bytes is None:
         return leak.leaked_bytes
