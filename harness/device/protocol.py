@@ -100,6 +100,14 @@ class AllocatorReading(NamedTuple):
             return None
         return -left - live_bytes - (0 if self.process_limit is None else self.process_limit.reserve_bytes)
 
+    @property
+    def most_within_process_limit_bytes(self) -> int | None:
+        """Size that the reserved memory may reach on the CPU under the limit of the process; None without
+        one."""
+        if self.process_limit is None or self.reserved_bytes is None:
+            return None
+        return self.reserved_bytes + max(0, self.process_limit.left_bytes)
+
     @classmethod
     def unknown(cls) -> "AllocatorReading":
         """Return a reading without values."""

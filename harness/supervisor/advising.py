@@ -87,7 +87,8 @@ def read_evidence(
         _sampled_steps(reader, first, extent.last),
         hosts,
         {row.seq: row.workers_cpu_pct for row in reader.telemetry.last_hosts(len(hosts))} if hosts else {},
-        _torch_threads(reader),
+        _recorded(reader, "torch_threads"),
+        _recorded(reader, "process_limit_bytes"),
         frozenset(recorded.names),
     )
 
@@ -99,10 +100,10 @@ def _host_samples(reader: LogReader, first: int, changed: int) -> list[HostSampl
     return [row for row in samples if row.step >= first or row.t_ns > samples[-1].t_ns - _HOST_SPAN_NS]
 
 
-def _torch_threads(reader: LogReader) -> int | None:
-    """Return None for logs of versions that did not record it."""
-    threads = json_object(reader.run().versions).get("torch_threads")
-    return threads if type(threads) is int else None
+def _recorded(reader: LogReader, name: str) -> int | None:
+    """Return a number that was recorded at the start of the run; None for logs of versions that did not."""
+    number = json_object(reader.run().versions).get(name)
+    return number if type(number) is int else None
 
 
 def _sampled_steps(reader: LogReader, first: int, last: int) -> frozenset[int]:

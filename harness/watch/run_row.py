@@ -1,4 +1,5 @@
-"""The first row of a run's log: its identity, its device, and the versions of what it runs on."""
+"""The first row of a run's log: its identity, its device, and what it runs on: versions, cores and the limit
+of the process on memory."""
 
 import json
 import os
@@ -21,6 +22,7 @@ def first_row(run_id: str, name: str, settings_json: str, device: Device) -> Run
         "cuda": torch.version.cuda,
         "cpu_cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
+        "process_limit_bytes": device.read_allocator().most_within_process_limit_bytes,
         "cudnn": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
     }
     return RunRow(

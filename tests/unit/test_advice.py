@@ -201,16 +201,6 @@ def test_a_direction_without_a_gain_is_not_continued() -> None:
     assert advice_on(fewer)["input-bound"].change == {"num_workers": 4}
 
 
-def test_a_larger_batch_needs_free_memory_by_a_prediction_or_by_this_runs_peak() -> None:
-    run = SCENARIOS["headroom"]
-    assert "by a line through" in dict(advice_on(run)["headroom"].details)["peak with batch 64"]
-    fits = run._replace(predicted_peak=PredictedPeak(64, 40 * GIB))
-    assert "40.0 GiB, predicted" in dict(advice_on(fits)["headroom"].details)["peak with batch 64"]
-    assert "headroom" not in advice_on(run._replace(predicted_peak=PredictedPeak(64, 46 * GIB)))
-    unknown = run._replace(settings=settings(memory_cap_gib=None))
-    assert "headroom" not in advice_on(unknown)
-
-
 def test_the_cost_of_empty_cache_is_the_extra_time_of_its_steps() -> None:
     advice = advice_on(SCENARIOS["empty-cache"])["empty-cache"]
     assert advice.change == {"empty_cache_every": 0}

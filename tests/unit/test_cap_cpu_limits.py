@@ -127,3 +127,14 @@ note_left()
     assert GIB < limited < 4 * GIB
     assert capped <= GIB
     assert GIB < again < 4 * GIB
+
+
+def test_before_the_run_begins_its_memory_may_reach_what_is_left_now() -> None:
+    script = """
+set_limits(4 * GIB)
+kept = bytearray(GIB)
+reading = CpuDevice.open().read_allocator()
+limits += [reading.most_within_process_limit_bytes, reading.process_limit.left_bytes]
+"""
+    most, left = limits_of(script)
+    assert 0 <= most - left < GIB // 10

@@ -199,10 +199,10 @@ def test_steps_with_a_memory_sample_are_read(tmp_path: Path) -> None:
     assert run.sampled_steps & {row.step for row in run.steps} == {20, 40, 41, 60, 61}
 
 
-def test_host_samples_and_torch_threads_are_read_with_their_steps(tmp_path: Path) -> None:
+def test_host_samples_and_the_figures_of_the_start_are_read_with_their_steps(tmp_path: Path) -> None:
     path = tmp_path / "log.sqlite3"
     samples = [HostSampleRow(seq, seq, seq * 10, 90.0, 60.0, *(None,) * 5) for seq in range(10)]
-    recorded = a_run()._replace(versions='{"torch_threads": 2}')
+    recorded = a_run()._replace(versions='{"torch_threads": 2, "process_limit_bytes": 600}')
     with LogAppender(path, recorded) as appender:
         appender.append(
             steps(1, 100), [a_version(1, 1, None), a_version(2, 50, "a", batch_size=64), *samples]
@@ -211,7 +211,7 @@ def test_host_samples_and_torch_threads_are_read_with_their_steps(tmp_path: Path
         run = read_evidence(reader, FACTS)
     assert run is not None
     assert [one.seq for one in run.host_samples] == [5, 6, 7, 8, 9]
-    assert run.torch_threads == 2
+    assert (run.torch_threads, run.process_limit_bytes) == (2, 600)
 
 
 def test_host_samples_of_20_s_are_read_with_steps_of_a_few_milliseconds(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_log_without_host_samples_and_threads_gives_none(tmp_path: Path) -> No
     with LogReader(path) as reader:
         run = read_evidence(reader, FACTS)
     assert run is not None
-    assert (list(run.host_samples), run.torch_threads) == ([], None)
+    assert (list(run.host_samples), run.torch_threads, run.process_limit_bytes) == ([], None, None)
 
 
 def test_a_measurement_without_a_gain_is_a_change_that_failed(tmp_path: Path) -> None:

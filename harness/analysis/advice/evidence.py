@@ -84,6 +84,8 @@ class RunEvidence(NamedTuple):
     workers_cpu_pct: Mapping[int, float | None] = {}
     # Threads torch uses on the CPU.
     torch_threads: int | None = None
+    # Memory that the run may allocate on the CPU under a limit of the process at its start (`ulimit`).
+    process_limit_bytes: int | None = None
     # The settings that the run has: all of them, or some of a script's. Values of the others say nothing.
     names: frozenset[str] = frozenset(SPECS)
 

@@ -26,10 +26,15 @@ def expected_peak(run: RunEvidence, batch: int) -> tuple[int | None, str]:
 
 
 def available_bytes(run: RunEvidence) -> int | None:
-    """Memory available to the run's tensors: its cap, else the device's memory less that used by others."""
-    cap_bytes, sample = run.settings.memory_cap_bytes, run.memory
-    if cap_bytes is not None:
-        return cap_bytes
+    """Memory available to the run's tensors: its cap, else the device's memory less that used by others, in
+    either case at most that under the limit of the process."""
+    cap_bytes, limit_bytes = run.settings.memory_cap_bytes, run.process_limit_bytes
+    available = (_device_bytes(run) if cap_bytes is None else cap_bytes, limit_bytes)
+    return min((size for size in available if size is not None), default=None)
+
+
+def _device_bytes(run: RunEvidence) -> int | None:
+    sample = run.memory
     if sample is None or sample.used_bytes is None or not sample.total_bytes:
         return None
     reserved_bytes = sample.reserved_bytes

@@ -44,7 +44,10 @@ class CpuDevice:
     def open(cls) -> "CpuDevice":
         """Open the CPU. Call this before threads are started (see `harness.device.cpu.heap.share_arenas`)."""
         share_arenas()
-        return cls(open_heap())
+        device = cls(open_heap())
+        # A reading before `begin_memory` must not count what was in use before the run.
+        device.begin_memory()
+        return device
 
     def activate(self) -> None:
         """Do nothing: there is one CPU."""
