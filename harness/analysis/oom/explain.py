@@ -13,7 +13,14 @@ from harness.analysis.oom.limits import (
     refused_request,
     unlisted_memory,
 )
-from harness.analysis.oom.report import OomFacts, OomPhase, OomReport, OomVerdict, PredictedChange
+from harness.analysis.oom.report import (
+    LiveVariable,
+    OomFacts,
+    OomPhase,
+    OomReport,
+    OomVerdict,
+    PredictedChange,
+)
 from harness.records.memory import LeakSeries
 from harness.records.run import DeviceKind
 
@@ -279,6 +286,24 @@ def _leak_evidence(facts: OomFacts, verdicts: Sequence[OomVerdict]) -> list[str]
     return sentences if leak.hunt is None else [*sentences, f"Snapshot of the leak: {leak.hunt}"]
 
 
+def _is_mostly_saved(variable: LiveVariable) -> bool:
+    return 2 * variable.saved_bytes > variable.held_bytes
+
+
+def _saved(facts: OomFacts, variable: LiveVariable) -> str:
+    """Return a clause on what the autograd graphs behind a variable keep; empty if they keep little of it. In
+    a step's own forward or backward pass they are needed."""
+    if not _is_mostly_saved(variable):
+        return ""
+    clause = (
+        f", of which the autograd graphs of its tensors keep {'' if variable.is_complete else 'at least '}"
+        f"{words.size(variable.saved_bytes)} saved for a backward pass"
+    )
+    if facts.asked.phase in (OomPhase.FORWARD, OomPhase.BACKWARD):
+        return clause
+    return f"{clause}: where none follows, call the model under torch.no_grad(), or keep detached tensors"
+
+
 def _evidence(facts: OomFacts) -> list[str]:
     request, memory, change = facts.asked, facts.held, facts.change
     sentences = []
@@ -300,12 +325,16 @@ def _evidence(facts: OomFacts) -> list[str]:
         sentences.append(f"The device had {free} of {total} free.")
     if memory.others_bytes and is_device_limit:
         sentences.append(f"Other processes used {words.size(memory.others_bytes)} of it.")
-    if facts.variables and facts.variables[0].held_bytes >= LEAST_VARIABLE_SHARE * (memory.limit_bytes or 0):
-        largest = facts.variables[0]
+    largest = facts.variables[0] if facts.variables else None
+    if largest is not None and (
+        largest.held_bytes >= LEAST_VARIABLE_SHARE * (memory.limit_bytes or 0)
+        # Of many small graphs only a part was read.
+        or (not largest.is_complete and _is_mostly_saved(largest))
+    ):
         sentences.append(
             f"The variable {largest.name} in {largest.site} held "
             f"{'' if largest.is_complete else 'at least '}{words.size(largest.held_bytes)}, in "
-            f"{words.plural(largest.blocks, 'object')}."
+            f"{words.plural(largest.blocks, 'object')}{_saved(facts, largest)}."
         )
     if change is not None:
         ago = words.plural(change.steps_ago, "step") + " before the failure"

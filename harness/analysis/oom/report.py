@@ -181,13 +181,15 @@ class LiveSite(NamedTuple):
 
 class LiveVariable(NamedTuple):
     """A variable of the script's frames, such as "kept" or "net.history", in a frame in the format of `site`,
-    and the memory that it holds in so many tensors, arrays and bytes: at least, unless all were counted."""
+    and the memory that it holds in so many tensors, arrays and bytes: at least, unless all were counted.
+    `saved_bytes` of it are saved for a backward pass by the autograd graphs of its tensors."""
 
     name: str
     site: str
     held_bytes: int
     blocks: int
     is_complete: bool = True
+    saved_bytes: int = 0
 
 
 class RecentStep(NamedTuple):

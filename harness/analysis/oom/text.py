@@ -101,6 +101,7 @@ def _live(report: OomReport) -> list[str]:
     found = [
         f"  {words.size(v.held_bytes):>10}  {v.name} in {v.site}, {words.plural(v.blocks, 'object')}"
         f"{'' if v.is_complete else ' and more'}"
+        f"{f', {words.size(v.saved_bytes)} by autograd' if v.saved_bytes else ''}"
         for v in facts.variables
     ]
     return [

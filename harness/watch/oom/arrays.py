@@ -6,12 +6,15 @@ tensor and an array over the same memory are one.
 
 import mmap
 import sys
+from types import GetSetDescriptorType
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 # Of tensors without memory, such as parameters of lazy modules, and of subclasses that refuse.
 _WITHOUT_STORAGE = (RuntimeError, ValueError, TypeError, AttributeError)
+_dict_of_type: Any = type.__dict__["__dict__"]
+_bases_of_type: Any = type.__dict__["__mro__"]
 
 
 class Memory(NamedTuple):
@@ -29,6 +32,16 @@ def is_kind_of(value: Any, kinds: Any) -> bool:
 def is_memory(value: Any) -> bool:
     """Return whether `value` is a tensor, an array or bytes."""
     return is_kind_of(value, (Tensor, bytes, bytearray)) or _is_array(value)
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Return the dictionary of an object, read by Python's own descriptor; empty without one."""
+    for kind in _bases_of_type.__get__(type(value)):
+        descriptor = _dict_of_type.__get__(kind).get("__dict__")
+        if descriptor is not None:
+            own = descriptor.__get__(value) if type(descriptor) is GetSetDescriptorType else None
+            return own if type(own) is dict else {}
+    return {}
 
 
 def memory_of(value: Any, device_type: str) -> Memory | None:

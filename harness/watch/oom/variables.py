@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from inspect import CO_OPTIMIZED
-from types import FrameType, FunctionType, GetSetDescriptorType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,8 @@ from torch.optim import Optimizer
 
 from harness.analysis.oom.report import LiveVariable
 from harness.tracking.frames import is_own, is_torch, shorten
-from harness.watch.oom.arrays import is_kind_of, is_memory, memory_of
+from harness.watch.oom.arrays import attributes_of, is_kind_of, is_memory, memory_of
+from harness.watch.oom.graphs import MOST_NODES, GraphWalk, node_of
 
 MOST_VARIABLES = 5
 # Smaller ones explain nothing. A share of all that was found.
@@ -32,14 +33,14 @@ _PLAIN = frozenset({int, float, complex, bool, str, type(None)})
 _LEFT_OUT = (ModuleType, FunctionType, type, Optimizer)
 # The frame's own, that of the variable here, and that of the call of `sys.getrefcount`.
 _OWN_REFERENCES = 3
-_dict_of_type: Any = type.__dict__["__dict__"]
-_bases_of_type: Any = type.__dict__["__mro__"]
 
 
 class _Found(NamedTuple):
-    """The sizes in bytes of the memory behind a variable, by address; complete unless the search was cut."""
+    """The sizes in bytes of the memory behind a variable, by address: of its own, and saved for a backward
+    pass in the graphs of its tensors. Complete unless the search was cut."""
 
     sizes: dict[int, int]
+    saved: dict[int, int]
     is_complete: bool
 
 
@@ -63,6 +64,7 @@ class _Search:
         """Return the memory that `value` holds. Containers are read item by item, never copied: there is
         little memory left."""
         sizes: dict[int, int] = {}
+        nodes: list[Any] = []
         seen: set[int] = set()
         until_s = min(self._until_s, time.thread_time() + _MOST_S)
         waiting: list[Iterator[Any]] = [iter((value,))]
@@ -75,19 +77,34 @@ class _Search:
                 continue
             visited += 1
             if visited % _CLOCK_EVERY == 0 and time.thread_time() > until_s:
-                return _Found(sizes, is_complete=False)
+                return _Found(sizes, {}, is_complete=False)
             if type(one) in _PLAIN or is_kind_of(one, _LEFT_OUT) or id(one) in seen:
                 continue
             if is_memory(one):
-                memory = memory_of(one, self._device_type)
-                if memory is not None and memory.key not in self._owned:
-                    sizes[memory.key] = max(memory.size_bytes, sizes.get(memory.key, 0))
+                self._note(one, sizes)
+                if is_kind_of(one, Tensor) and len(nodes) < MOST_NODES and (node := node_of(one)) is not None:
+                    nodes.append(node)
             elif len(waiting) <= _MOST_DEPTH:
                 if len(seen) == _MOST_OBJECTS:
-                    return _Found(sizes, is_complete=False)
+                    return _Found(sizes, {}, is_complete=False)
                 seen.add(id(one))
                 waiting.append(_parts(one))
-        return _Found(sizes, is_complete=True)
+        return self._with_graphs(sizes, nodes, until_s)
+
+    def _with_graphs(self, sizes: dict[int, int], nodes: list[Any], until_s: float) -> _Found:
+        saved: dict[int, int] = {}
+        walk = GraphWalk(nodes, lambda: time.thread_time() > until_s)
+        try:
+            for tensor in walk.saved():
+                self._note(tensor, saved)
+        except MemoryError:  # The variables themselves are known, and the walk has released what it took.
+            return _Found(sizes, saved, is_complete=False)
+        return _Found(sizes, saved, walk.is_complete and len(nodes) < MOST_NODES)
+
+    def _note(self, value: Any, sizes: dict[int, int]) -> None:
+        memory = memory_of(value, self._device_type)
+        if memory is not None and memory.key not in self._owned:
+            sizes[memory.key] = max(memory.size_bytes, sizes.get(memory.key, 0))
 
 
 def largest_variables(
@@ -106,16 +123,34 @@ def largest_variables(
                 continue
             site = f"{file}:{line} {frame.f_code.co_name}"
             found += [_Variable(name, site, search.behind(value)) for name, value in _named(frame)]
-    counted: set[int] = set()
-    variables = []
-    for one in sorted(found, key=lambda one: -sum(one.found.sizes.values())):
-        new = one.found.sizes.keys() - counted
-        counted |= new
-        held_bytes = sum(one.found.sizes[key] for key in new)
-        variables.append(LiveVariable(one.name, one.site, held_bytes, len(new), one.found.is_complete))
+    own = _shares([one.found.sizes for one in found], set())
+    counted = {key for one in found for key in one.found.sizes}
+    saved = _shares([one.found.saved for one in found], counted)
+    variables = [
+        LiveVariable(
+            one.name,
+            one.site,
+            sum(own_part.values()) + sum(saved_part.values()),
+            len(own_part) + len(saved_part),
+            one.found.is_complete,
+            sum(saved_part.values()),
+        )
+        for one, own_part, saved_part in zip(found, own, saved, strict=True)
+    ]
     least_bytes = _LEAST_SHARE * sum(one.held_bytes for one in variables)
     variables.sort(key=lambda one: -one.held_bytes)
     return tuple(one for one in variables[:MOST_VARIABLES] if one.held_bytes > least_bytes)
+
+
+def _shares(sizes: Sequence[dict[int, int]], counted: set[int]) -> list[dict[int, int]]:
+    """Return the part of each of `sizes` that counts for it: memory that is in several counts for the
+    largest, and none that is in `counted`."""
+    counted = set(counted)
+    parts: list[dict[int, int]] = [{} for _ in sizes]
+    for at in sorted(range(len(sizes)), key=lambda at: -sum(sizes[at].values())):
+        parts[at] = {key: size for key, size in sizes[at].items() if key not in counted}
+        counted |= parts[at].keys()
+    return parts
 
 
 def locals_of(frame: FrameType) -> dict[str, Any]:
@@ -139,7 +174,7 @@ def _named(frame: FrameType) -> Iterator[tuple[str, Any]]:
         elif is_kind_of(value, (dict, *_CONTAINERS)) or is_memory(value):
             yield name, value
         else:
-            yield from ((f"{name}.{key}", part) for key, part in list(_attributes(value).items()))
+            yield from ((f"{name}.{key}", part) for key, part in list(attributes_of(value).items()))
 
 
 def _named_of_module(name: str, module: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -150,7 +185,7 @@ def _named_of_module(name: str, module: nn.Module) -> Iterator[tuple[str, Any]]:
         if one is None or id(one) in seen:
             continue
         seen.add(id(one))
-        own = _attributes(one)
+        own = attributes_of(one)
         yield from ((f"{path}.{key}", part) for key, part in list(own.items()) if not key.startswith("_"))
         waiting += [(f"{path}.{key}", child) for key, child in own.get("_modules", {}).items()]
 
@@ -164,14 +199,4 @@ def _parts(value: Any) -> Iterator[Any]:
         if is_kind_of(value, kind):
             parts: Iterator[Any] = kind.__iter__(value)
             return parts
-    return iter(_attributes(value).values())
-
-
-def _attributes(value: Any) -> dict[str, Any]:
-    """Return the dictionary of an object, read by Python's own descriptor; empty without one."""
-    for kind in _bases_of_type.__get__(type(value)):
-        descriptor = _dict_of_type.__get__(kind).get("__dict__")
-        if descriptor is not None:
-            own = descriptor.__get__(value) if type(descriptor) is GetSetDescriptorType else None
-            return own if type(own) is dict else {}
-    return {}
+    return iter(attributes_of(value).values())
