@@ -112,7 +112,12 @@ class StepLine(NamedTuple):
 def oom_lines(facts: OomFacts) -> list[OomAllocationLine]:
     """Return the live memory at an OOM: by variable, by kind and module, then by allocation site."""
     lines = [
-        OomAllocationLine(one.held_bytes / _MIB, one.category, one.module or "", None)
+        OomAllocationLine(
+            one.held_bytes / _MIB,
+            f"part of {one.category}" if facts.is_part(one) else one.category,
+            one.module or "",
+            None,
+        )
         for one in facts.holders
     ]
     lines += [OomAllocationLine(one.held_bytes / _MIB, one.site, "", one.blocks) for one in facts.sites]

@@ -25,6 +25,10 @@ _STEP_COLUMNS = {
         "Reserved, MiB", format="%.1f", help="Reserved by the allocator."
     ),
 }
+_LIVE_HELP = (
+    "The largest when the allocation failed. The kinds add up to what was allocated; modules (“part of”), "
+    "variables and allocation sites are contained in them."
+)
 _HOLDER_COLUMNS = {
     "held_mib": st.column_config.NumberColumn("Size, MiB", format="%.2f", help="When the allocation failed."),
     "what": st.column_config.TextColumn(
@@ -167,7 +171,7 @@ def _tables(facts: OomFacts, at: int) -> None:
     lines = allocations.oom_lines(facts)
     left, right = st.columns(2, gap="large")
     with left:
-        st.markdown("**Live allocations**", help="The largest when the allocation failed; the lines overlap.")
+        st.markdown("**Live allocations**", help=_LIVE_HELP)
         if lines:
             table(
                 lines,

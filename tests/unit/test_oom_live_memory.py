@@ -1,9 +1,10 @@
-"""Live memory in a report: what a variable keeps through autograd, and totals apart from their parts."""
+"""Live memory in a report: what a variable keeps through autograd, and totals with their parts."""
 
 import pytest
 
+from dashboard.charts.allocations import oom_lines
 from harness.analysis.oom.explain import explain
-from harness.analysis.oom.report import LiveVariable, OomPhase
+from harness.analysis.oom.report import LiveCategory, LiveSite, LiveVariable, OomFacts, OomPhase
 from harness.analysis.oom.text import render
 from tests.oom_factories import GIB, MIB, some_facts
 
@@ -41,3 +42,43 @@ def test_graphs_of_which_a_part_was_read_are_named_however_small_the_part(
         "autograd graphs of its tensors keep at least 3.00 MiB saved for a backward pass."
     )
     assert said == ([sentence] if is_said else [])
+
+
+def facts_with_parts() -> OomFacts:
+    holders = (
+        LiveCategory("not told apart", None, 5 * GIB),
+        LiveCategory("weights", None, 3 * GIB),
+        LiveCategory("weights", "blocks.0", 2 * GIB),
+        # Without a total of its own.
+        LiveCategory("activations", "blocks.1", GIB),
+    )
+    variable, site = LiveVariable("kept", "train.py:14 train", GIB, 3), LiveSite("model.py:3 forward", GIB, 2)
+    return some_facts(holders=holders, sites=(site,), variables=(variable,))
+
+
+def test_a_part_stands_below_its_total_in_another_column() -> None:
+    text = render(explain(facts_with_parts()))
+    expected = """
+Largest live allocations:
+    5.00 GiB  not told apart
+    3.00 GiB  weights
+       of it  2.00 GiB in blocks.0
+    1.00 GiB  activations, blocks.1
+    of these  1.00 GiB in 2 tensors allocated at model.py:3 forward
+
+Largest variables of the script, part of the above:
+    1.00 GiB  kept in train.py:14 train, 3 objects
+"""
+    assert expected in text + "\n"
+
+
+def test_on_the_page_a_part_is_called_one() -> None:
+    lines = [(line.what, line.where) for line in oom_lines(facts_with_parts())]
+    assert lines == [
+        ("variable kept", "train.py:14 train"),
+        ("not told apart", ""),
+        ("weights", ""),
+        ("part of weights", "blocks.0"),
+        ("activations", "blocks.1"),
+        ("model.py:3 forward", ""),
+    ]

@@ -263,6 +263,11 @@ class OomFacts(NamedTuple):
     # The largest first; they are in `holders` too, as the rest outside of model and optimizer.
     variables: tuple[LiveVariable, ...] = ()
 
+    def is_part(self, holder: LiveCategory) -> bool:
+        """Return whether `holder` is of one module and contained in a total that is listed too."""
+        totals = {one.category for one in self.holders if one.module is None}
+        return holder.module is not None and holder.category in totals
+
     @property
     def settings_text(self) -> str:
         """The settings in effect when the allocation failed, as far as the run has them."""

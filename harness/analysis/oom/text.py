@@ -90,14 +90,7 @@ def _listed(title: str, items: Iterable[str]) -> list[str]:
 
 def _live(report: OomReport) -> list[str]:
     facts = report.facts
-    lines = [
-        f"  {words.size(h.held_bytes):>10}  {h.category}{'' if h.module is None else f', {h.module}'}"
-        for h in facts.holders[:_MOST_CATEGORIES]
-    ]
-    lines += [
-        f"  {words.size(s.held_bytes):>10}  {words.plural(s.blocks, 'tensor')} allocated at {s.site}"
-        for s in facts.sites[:_SITES]
-    ]
+    lines = [*_holders(facts), *_sites(facts)]
     found = [
         f"  {words.size(v.held_bytes):>10}  {v.name} in {v.site}, {words.plural(v.blocks, 'object')}"
         f"{'' if v.is_complete else ' and more'}"
@@ -108,6 +101,34 @@ def _live(report: OomReport) -> list[str]:
         *(["", "Largest live allocations:", *lines] if lines else []),
         *(["", "Largest variables of the script, part of the above:", *found] if found else []),
     ]
+
+
+def _holders(facts: OomFacts) -> list[str]:
+    """Return the kinds of memory; their sizes add up. Below each are its modules, with their sizes in
+    another column."""
+    shown = facts.holders[:_MOST_CATEGORIES]
+    lines = []
+    for one in shown:
+        if facts.is_part(one):
+            continue
+        module = "" if one.module is None else f", {one.module}"
+        lines.append(f"  {words.size(one.held_bytes):>10}  {one.category}{module}")
+        lines += [
+            f"  {'of it':>10}  {words.size(part.held_bytes)} in {part.module}"
+            for part in shown
+            if one.module is None and part.category == one.category and facts.is_part(part)
+        ]
+    return lines
+
+
+def _sites(facts: OomFacts) -> list[str]:
+    of_these = [(words.size(s.held_bytes), s) for s in facts.sites[:_SITES]]
+    if facts.holders:
+        return [
+            f"  {'of these':>10}  {size} in {words.plural(s.blocks, 'tensor')} allocated at {s.site}"
+            for size, s in of_these
+        ]
+    return [f"  {size:>10}  {words.plural(s.blocks, 'tensor')} allocated at {s.site}" for size, s in of_these]
 
 
 def _steps(facts: OomFacts) -> list[str]:
