@@ -1,8 +1,9 @@
+import ctypes
 from types import SimpleNamespace
 
 import pytest
 
-from harness.device.cpu.heap import Heap, HeapMeter, heap_bytes, in_use, open_heap
+from harness.device.cpu.heap import Heap, HeapMeter, Mallinfo2, heap_bytes, in_use, open_heap
 
 MIB = 1 << 20
 
@@ -89,3 +90,21 @@ def test_the_process_heap_sees_a_block_and_its_end() -> None:
     del block
     assert 32 * MIB <= grown < 33 * MIB
     assert heap_bytes(heap.info()) >= in_use(heap.info())
+
+
+class OtherMalloc:
+    """A C library in which other threads free memory during the first probes."""
+
+    def __init__(self, disturbed: int) -> None:
+        self._sizes = [size for _ in range(disturbed) for size in (8 << 20, 4 << 20)] + [8 << 20, 9 << 20] * 9
+        self.mallinfo2 = lambda: Mallinfo2(uordblks=self._sizes.pop(0))
+        self.malloc_trim = self.malloc = lambda _size: 1
+        self.free = lambda _block: None
+
+
+@pytest.mark.parametrize(("disturbed", "is_found"), [(0, True), (2, True), (9, False)])
+def test_a_heap_is_found_also_where_other_threads_free_memory(
+    monkeypatch: pytest.MonkeyPatch, disturbed: int, is_found: bool
+) -> None:
+    monkeypatch.setattr(ctypes, "PyDLL", lambda _name: OtherMalloc(disturbed))
+    assert (open_heap() is not None) is is_found

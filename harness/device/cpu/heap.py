@@ -49,6 +49,8 @@ class Heap(NamedTuple):
 
 
 _PROBE_BYTES = 1 << 20
+# A thread of torch's may free memory during a probe.
+_MOST_PROBES = 5
 
 
 def open_heap() -> Heap | None:
@@ -63,11 +65,14 @@ def open_heap() -> Heap | None:
     trim.restype, trim.argtypes = ctypes.c_int, (ctypes.c_size_t,)
     malloc.restype, malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     free.restype, free.argtypes = None, (ctypes.c_void_p,)
-    before = in_use(info())
-    block = malloc(_PROBE_BYTES)
-    growth_bytes = in_use(info()) - before
-    free(block)
-    return Heap(info, trim) if growth_bytes >= _PROBE_BYTES else None
+    for _ in range(_MOST_PROBES):
+        before = in_use(info())
+        block = malloc(_PROBE_BYTES)
+        growth_bytes = in_use(info()) - before
+        free(block)
+        if growth_bytes >= _PROBE_BYTES:
+            return Heap(info, trim)
+    return None
 
 
 _M_ARENA_MAX = -8
