@@ -29,7 +29,7 @@ from harness.store.folder import RunFolder, shown_name
 from harness.store.home import Home
 from harness.store.labels import change_tags, read_labels, set_note
 from harness.store.reader import LogReader
-from harness.supervisor.summary import read_device, subject_of
+from harness.supervisor.summary import read_device, read_versions, subject_of
 from harness.supervisor.supervisor import Supervisor
 
 # Only this many of the newest runs are checked for activity.
@@ -208,10 +208,19 @@ def newest() -> RunFolder | None:
     return folders[0] if folders else None
 
 
+def process_limit_bytes(view: RunView) -> int | None:
+    """Return the memory that the limit of the process (`ulimit`) leaves to the run's heap on the CPU, as of
+    its start; None without one, and in logs of versions that did not record it."""
+    recorded = None if view.run is None else read_versions(view.run.versions).get("process_limit_bytes")
+    return recorded if type(recorded) is int else None
+
+
 def memory_limit(view: RunView) -> tuple[int, str] | None:
     """Return the maximum memory available to the run in bytes, and the source of this limit."""
-    if view.settings is not None and view.settings.values.memory_cap_bytes is not None:
-        return view.settings.values.memory_cap_bytes, "cap"
+    cap_bytes = None if view.settings is None else view.settings.values.memory_cap_bytes
+    limits = [(cap_bytes, "cap"), (process_limit_bytes(view), "limit of the process")]
+    if known := [(limit_bytes, what) for limit_bytes, what in limits if limit_bytes is not None]:
+        return min(known)
     if view.device is not None and view.device.memory_bytes is not None:
         what = "host memory" if view.device.kind is DeviceKind.CPU else "device memory"
         return view.device.memory_bytes, what

@@ -12,7 +12,7 @@ from dashboard.charts.cards import Card
 from dashboard.charts.scalars import Scalar
 from dashboard.data.figures import SHADED, Figures
 from dashboard.data.predictions import cached_prediction
-from dashboard.data.runs import RunView, memory_limit
+from dashboard.data.runs import RunView, memory_limit, process_limit_bytes
 from dashboard.data.scalars import ScalarSeries
 from harness import words
 from harness.analysis.memory.alerts import Alert, alerts
@@ -101,7 +101,8 @@ def _alerts(view: RunView, figures: Figures) -> list[Alert]:
     tight = None
     if not view.status.state.is_over:
         cap_bytes = None if view.settings is None else view.settings.values.memory_cap_bytes
-        tight = pressure(figures.recent, figures.memory, cap_bytes, _kind(view) is DeviceKind.CPU)
+        is_cpu = _kind(view) is DeviceKind.CPU
+        tight = pressure(figures.recent, figures.memory, cap_bytes, is_cpu, process_limit_bytes(view))
     return alerts(tight, figures.leaks, figures.ooms, figures.recent)
 
 

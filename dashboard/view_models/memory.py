@@ -8,7 +8,7 @@ from dashboard.charts import memory, memory_cards
 from dashboard.charts.cards import Card
 from dashboard.charts.live import MemoryLimit
 from dashboard.data.memory import Findings, MemorySeries
-from dashboard.data.runs import RunView, memory_limit
+from dashboard.data.runs import RunView, memory_limit, process_limit_bytes
 from harness.analysis.memory.alerts import current_leaks
 from harness.analysis.memory.pressure import pressure
 from harness.analysis.memory.verdict import MemoryEvidence, MemoryVerdict, verdict
@@ -56,7 +56,7 @@ def draw(view: RunView, series: MemorySeries, findings: Findings) -> MemoryDrawi
     )
     cap_bytes = None if view.settings is None else view.settings.values.memory_cap_bytes
     evidence = MemoryEvidence(
-        pressure=pressure(series.recent, series.latest, cap_bytes, is_cpu),
+        pressure=pressure(series.recent, series.latest, cap_bytes, is_cpu, process_limit_bytes(view)),
         leaks=series.leaks,
         ooms=series.ooms,
         recent=series.recent,

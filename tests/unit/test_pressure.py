@@ -41,6 +41,19 @@ def test_under_a_cap_the_highest_recent_peak_counts(peak_gib: float, level: Leve
     assert "10.0 GiB" in result.sentence
 
 
+@pytest.mark.parametrize(("cap_gib", "limit_gib"), [(None, 2), (4, 2)])
+def test_the_limit_of_the_process_counts_where_it_is_the_lowest(cap_gib: int | None, limit_gib: int) -> None:
+    cap_bytes = None if cap_gib is None else cap_gib * GIB
+    sample = a_sample(used=4 * GIB)
+    result = pressure(peaks(GIB, 2 * GIB - 1), sample, cap_bytes, True, limit_gib * GIB)
+    assert result is not None
+    assert (result.available_bytes, result.level) == (2 * GIB, Level.VERY_TIGHT)
+    assert "the 2.00 GiB available to this run (under the limit of its process)" in result.sentence
+    capped = pressure(peaks(GIB), sample, GIB, True, 2 * GIB)
+    assert capped is not None
+    assert capped.what == "its cap"
+
+
 def test_on_a_card_memory_of_other_processes_is_not_available() -> None:
     result = pressure(peaks(35 * GIB), a_sample(used=78 * GIB), None, is_cpu=False)
     assert result is not None

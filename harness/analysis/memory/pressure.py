@@ -53,17 +53,25 @@ class Pressure(NamedTuple):
 
 
 def pressure(
-    recent: Sequence[StepRow], sample: MemorySampleRow | None, cap_bytes: int | None, is_cpu: bool
+    recent: Sequence[StepRow],
+    sample: MemorySampleRow | None,
+    cap_bytes: int | None,
+    is_cpu: bool,
+    process_limit_bytes: int | None = None,
 ) -> Pressure | None:
     """The pressure on a run's memory; None where it was not measured.
 
-    Under a cap: the highest peak of the `recent` steps, relative to the cap. Without one, on a GPU: that
-    peak, relative to the card less other processes and the context; on the CPU, where tensors compete with
-    all processes: the machine's used memory, relative to its total.
+    Under a cap or a limit of the process (`process_limit_bytes` is what it leaves to the run's heap): the
+    highest peak of the `recent` steps, relative to the lower of the two. Without one, on a GPU: that peak,
+    relative to the card less other processes and the context; on the CPU, where tensors compete with all
+    processes: the machine's used memory, relative to its total.
     """
     peaks = [row.peak_allocated_bytes for row in recent if row.peak_allocated_bytes is not None]
-    if cap_bytes is not None:
-        return Pressure(max(peaks), cap_bytes, "its cap") if peaks else None
+    limits = [(cap_bytes, "its cap"), (process_limit_bytes, "under the limit of its process")]
+    known = [(limit_bytes, what) for limit_bytes, what in limits if limit_bytes is not None]
+    if known:
+        limit_bytes, what = min(known)
+        return Pressure(max(peaks), max(1, limit_bytes), what) if peaks else None
     if sample is None or sample.used_bytes is None or not sample.total_bytes:
         return None
     if is_cpu:
