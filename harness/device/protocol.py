@@ -82,6 +82,9 @@ class AllocatorReading(NamedTuple):
     cap_left_bytes: int | None = None
     # On the CPU: the limit of the process, other than a cap, that leaves the least memory. None without one.
     process_limit: ProcessLimit | None = None
+    # On the CPU: of the newest steps, allocated memory at the end of the forward pass, minus that at the end
+    # of the step. Peaks are sampled at random moments, these values always at the same ones.
+    forward_end_bytes: tuple[int, ...] = ()
 
     @property
     def limit_left_bytes(self) -> int | None:

@@ -24,10 +24,13 @@ at that moment.
 The real runs are processes of 20 s each with one torch thread. They are not held out: earlier rounds of the
 same list showed errors of the detector, which were then corrected. If losses are kept with their graphs, or
 the heap fills with holes, malloc manages so many small blocks that its statistics are read rarely; such a run
-may end before it has the 96 readings required for a verdict. If the transient memory of steps varies widely,
-as with batches of varying length, a verdict requires 384 readings, except for the live tensors of a GPU,
-which are counted exactly. There is no verdict "leak" while transient memory grows, as with growing inputs,
-nor for a rise that does not exceed an earlier one that was freed, as with a list cleared after each epoch.
+may end before it has the 96 readings required for a verdict. If steps differ in size, as with batches of
+varying length, a verdict requires 384 readings, except for the live tensors of a GPU, which are counted
+exactly. Steps differ by their samples or tokens, or by the memory at the end of the forward pass; where that
+is not measured, by their peaks.
+
+There is no verdict "leak" while transient memory grows, as with growing inputs, nor for a rise that does not
+exceed an earlier one that was freed, as with a list cleared after each epoch.
 
 Memory that fills once (a cache, the first of such lists) cannot be distinguished from a leak before it is
 full: if that takes longer than 96 readings, the verdict is "leak" and is later withdrawn. The column *for a

@@ -4,14 +4,12 @@ A pure function of its inputs: step rows and host readings in, verdicts out. Use
 (`harness.watch.jobs.leaks`) and simulated ones (`harness.demo`).
 """
 
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from harness.analysis.leak import wording
 from harness.analysis.leak.growth import (
     DOUBTFUL_Z,
     LEAST_FOR_LEAK,
-    LEAST_RISE,
     RISING,
     SURE_Z,
     GrowthJudge,
@@ -19,6 +17,7 @@ from harness.analysis.leak.growth import (
 )
 from harness.analysis.leak.headroom import NO_LIMITS, Headroom, Limits
 from harness.analysis.leak.refill import Refill
+from harness.analysis.leak.variation import StepVariation
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import MAX_SHARED_READING_NS, RECORDED_FLAGS, StepRow
 
@@ -31,10 +30,6 @@ MOST = 0.5
 # Readings required for a leak if steps differ in size: each new largest step, and each new order of sizes,
 # leaves other holes, so the rise of a healthy run lasts longer.
 LEAST_WHERE_STEPS_DIFFER = 4 * LEAST_FOR_LEAK
-# Steps differ if the 10th to 90th percentile range of their transient memory exceeds this share of the
-# median: in runs of the catalog it is 0.0 to 0.3 with uniform batches, 0.4 to 1.6 with random lengths.
-DIFFERENT = 0.35
-_TRANSIENT_STEPS = 64
 
 # Before the verdict "leak" the steps until memory runs out are stated up to this multiple of those analyzed.
 NEAR = 4
@@ -74,7 +69,7 @@ class LeakDetector:
         self._judges = {series: GrowthJudge() for series in LeakSeries}
         self._headroom = Headroom(on_cpu=on_cpu)
         self._refill = Refill()
-        self._transient: deque[int] = deque(maxlen=_TRANSIENT_STEPS)
+        self._variation = StepVariation()
         self._needs = GrowthJudge()
         self._version: int | None = None
         self.newest_reading: StepRow | None = None
@@ -104,8 +99,8 @@ class LeakDetector:
             self._headroom.take(row)
             # On the CPU peaks are sampled: without a sample a short step's peak is its allocated memory.
             transient = _less(row.peak_allocated_bytes, row.allocated_bytes)
+            self._variation.take(row, transient)
             if transient:
-                self._transient.append(transient)
                 self._needs.add(row.step, transient)
             allocated, reserved, rss = row.allocated_bytes, row.reserved_bytes, row.rss_bytes
             self._add(LeakSeries.ALLOCATED, row.step, allocated)
@@ -126,14 +121,17 @@ class LeakDetector:
         heap_free_bytes: int | None,
         cap_left_bytes: int | None = None,
         data_bytes: int | None = None,
+        forward_end_bytes: Sequence[int] = (),
     ) -> None:
-        """Add the RSS of the loader's workers and, on the CPU, free memory in the heap and under a cap, and
-        the data outside live objects under a cap (see `Refill.take_data`)."""
+        """Add the RSS of the loader's workers and, on the CPU, free memory in the heap and under a cap, the
+        data outside live objects under a cap (see `Refill.take_data`), and the transient memory of the newest
+        steps at the ends of their phases."""
         if not self._is_settled or step <= self._host_step:
             return
         self._host_step = step
         self._add(LeakSeries.WORKERS, step, workers_rss_bytes)
         self._headroom.take_heap(heap_free_bytes, cap_left_bytes)
+        self._variation.take_forward_ends(forward_end_bytes)
         if self._on_cpu:
             self._add(LeakSeries.FRAGMENTATION, step, heap_free_bytes)
             self._refill.take_data(step, data_bytes)
@@ -144,7 +142,7 @@ class LeakDetector:
         if newest is None:
             return []
         exact = {LeakSeries.WORKERS} if self._on_cpu else {LeakSeries.WORKERS, LeakSeries.ALLOCATED}
-        least = LEAST_WHERE_STEPS_DIFFER if self._steps_differ() else LEAST_FOR_LEAK
+        least = LEAST_WHERE_STEPS_DIFFER if self._variation.differs() else LEAST_FOR_LEAK
         judgments = {
             series: self._after_warm_up(series, judge.judge(LEAST_FOR_LEAK if series in exact else least))
             for series, judge in self._judges.items()
@@ -170,16 +168,8 @@ class LeakDetector:
             judge.restart()
         self._headroom.restart()
         self._refill.restart()
-        self._transient.clear()
+        self._variation.restart()
         self._needs.restart()
-
-    def _steps_differ(self) -> bool:
-        """Return whether transient memory varies widely between steps, as with batches of varying length."""
-        if len(self._transient) < _TRANSIENT_STEPS // 2:
-            return False
-        ordered = sorted(self._transient)
-        low, middle, high = (ordered[len(ordered) * tenths // 10] for tenths in (1, 5, 9))
-        return middle >= LEAST_RISE and high - low >= DIFFERENT * middle
 
     def _after_warm_up(self, series: LeakSeries, judgment: Judgment) -> Judgment:
         """Replace the verdict by "warm-up" during the first steps."""

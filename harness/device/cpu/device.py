@@ -97,8 +97,11 @@ class CpuDevice:
         allocated = max(0, in_use(info) - self._baseline_bytes)
         free = max(0, heap_bytes(info) - in_use(info) - self._hole_bytes)
         left = None if self._cap is None else self._cap.left_bytes()
+        ends = () if self._meter is None else tuple(self._meter.forward_ends)
         reading = AllocatorReading(allocated + free, free, None, None, None, info.hblks)
-        return reading._replace(cap_left_bytes=left, process_limit=self._process_limit())
+        return reading._replace(
+            cap_left_bytes=left, process_limit=self._process_limit(), forward_end_bytes=ends
+        )
 
     def _process_limit(self) -> ProcessLimit | None:
         """Return the limit of the process other than the cap."""

@@ -6,6 +6,7 @@ lists: with 100,000 free chunks it takes milliseconds. `harness.watch.memory` re
 """
 
 import ctypes
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -122,11 +123,19 @@ def heap_bytes(info: HeapInfo) -> int:
     return info.arena + info.hblkhd
 
 
+# Enough for the 10th and the 90th percentile.
+FORWARD_ENDS = 64
+
+
 class HeapMeter:
     """Allocated bytes above a baseline, and their peak since the last reading.
 
     The peak is a lower bound: the highest value at `note`, at `read` and at `sample`, which another thread
     calls; memory allocated and freed between two readings is not included.
+
+    Attributes:
+        forward_ends: of the newest windows with a `note`, the first of these, above the reading (or below it:
+            negative). A window has the notes of one step, the first of them at the end of a forward pass.
     """
 
     def __init__(self, heap: Heap) -> None:
@@ -135,6 +144,8 @@ class HeapMeter:
         self._peak = 0
         self._window = 0
         self._sampled = (0, 0)
+        self._first_note = 0
+        self.forward_ends: deque[int] = deque(maxlen=FORWARD_ENDS)
 
     def begin(self) -> None:
         """Set the current in-use bytes as the baseline."""
@@ -144,6 +155,8 @@ class HeapMeter:
         """Read once, on the training thread."""
         info = self._info()
         used = info.uordblks + info.hblkhd
+        if not self._peak:
+            self._first_note = used
         if used > self._peak:
             self._peak = used
 
@@ -162,6 +175,8 @@ class HeapMeter:
         info = self._info()
         used = info.uordblks + info.hblkhd
         peak = self._peak if self._peak > used else used
+        if self._peak:
+            self.forward_ends.append(self._first_note - used)
         sampled_window, sampled = self._sampled
         if sampled_window == window and sampled > peak:
             peak = sampled

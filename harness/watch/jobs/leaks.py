@@ -8,7 +8,7 @@ evidence, and detection restarts afterwards.
 import gc
 import json
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import psutil
@@ -54,13 +54,15 @@ _LABELS = {
 
 class HostReading(NamedTuple):
     """Host memory for the detector; each field is None where unknown. `heap_free_bytes` is free memory in the
-    CPU's heap, `cap_left_bytes` the memory available under a cap or a limit of the process on the CPU, and
-    `data_bytes` what the cap or limit counts outside live objects, up to a constant."""
+    CPU's heap, `cap_left_bytes` the memory available under a cap or a limit of the process on the CPU,
+    and `data_bytes` what the cap or limit counts outside live objects, up to a constant. `forward_end_bytes`
+    are those of `AllocatorReading`."""
 
     workers_rss_bytes: int | None
     heap_free_bytes: int | None
     cap_left_bytes: int | None = None
     data_bytes: int | None = None
+    forward_end_bytes: Sequence[int] = ()
 
 
 class Readings:
@@ -276,7 +278,9 @@ def open_leak_watch(
             return HostReading(workers.read(), None)
         heap = device.read_allocator()
         data = heap.data_outside_bytes(allocated_bytes(heap))
-        return HostReading(workers.read(), heap.free_bytes, heap.limit_left_bytes, data)
+        return HostReading(
+            workers.read(), heap.free_bytes, heap.limit_left_bytes, data, heap.forward_end_bytes
+        )
 
     return LeakWatch(
         context.journal.put,
