@@ -96,7 +96,8 @@ class AllocationRow(NamedTuple):
     activations; one that tracked none shows the moment it was taken.
 
     `grown_bytes` and `grown_blocks` are retained memory: allocated by the site in the tracked steps, the last
-    two excepted, and still live at the end. Growth with every step shows here.
+    two excepted, and still live at the end. Growth with every step shows here. A tensor that the steps
+    replace by larger ones has the difference of their sizes in `grown_bytes`, and 0 `grown_blocks`.
     """
 
     snapshot_id: int

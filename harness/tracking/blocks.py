@@ -1,6 +1,6 @@
 """Aggregation of blocks of memory into the rows of a snapshot. Pure."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,6 +36,14 @@ class LiveBlock(NamedTuple):
     stack: str
 
 
+class ReplacedBlock(NamedTuple):
+    """The newest of the blocks with which the steps replaced each other's, each larger than the one before;
+    `grown_bytes` is the difference to the first one."""
+
+    block: LiveBlock
+    grown_bytes: int
+
+
 class TrackingResult(NamedTuple):
     """The result of tracking the allocations of some steps."""
 
@@ -51,6 +59,7 @@ class TrackingResult(NamedTuple):
     note: str
     # Autograd graphs that outlived their steps; None when none did.
     graphs: RetainedGraphs | None = None
+    replaced: Sequence[ReplacedBlock] = ()
 
 
 class AllocationSummary(NamedTuple):
@@ -71,10 +80,15 @@ class _Site:
 
 
 def summarize(
-    snapshot_id: int, live: Iterable[LiveBlock], retained: Iterable[LiveBlock] | None, most: int = MOST_ROWS
+    snapshot_id: int,
+    live: Iterable[LiveBlock],
+    retained: Iterable[LiveBlock] | None,
+    most: int = MOST_ROWS,
+    replaced: Iterable[ReplacedBlock] = (),
 ) -> AllocationSummary:
     """Group blocks by category, module and site. `explained_bytes` is the sum over `live`, before rows are
-    cut; without `retained` nothing was tracked, and the growth is unknown."""
+    cut; without `retained` nothing was tracked, and the growth is unknown. The growth of `replaced` blocks is
+    one of bytes, in no further blocks."""
     sites: dict[tuple[MemoryCategory, str | None, str], _Site] = {}
     for block in live:
         site = sites.setdefault((block.category, block.module, block.site), _Site())
@@ -85,6 +99,10 @@ def summarize(
         site = sites.setdefault((block.category, block.module, block.site), _Site())
         site.grown_bytes += block.size_bytes
         site.grown_blocks += 1
+        site.stack = site.stack or block.stack
+    for block, grown_bytes in replaced:
+        site = sites.setdefault((block.category, block.module, block.site), _Site())
+        site.grown_bytes += grown_bytes
         site.stack = site.stack or block.stack
     explained = sum(site.held_bytes for site in sites.values())
     order = sorted(sites, key=lambda key: (-sites[key].held_bytes, -sites[key].grown_bytes, key[2]))

@@ -17,6 +17,7 @@ from harness.tracking.allocator_trace import births as births_of
 from harness.tracking.blocks import LiveBlock, Owner, TrackingResult
 from harness.tracking.modules import ModuleTrail
 from harness.tracking.owners import OwnedTensor
+from harness.tracking.replaced import ReplacedBlocks, without_replaced
 from harness.tracking.snapshot_file import without_folders
 from harness.tracking.traces import MOST_ENTRIES
 from harness.tracking.tracked_blocks import alive_at, high_water_mark, most_saved, retained_blocks, to_block
@@ -191,12 +192,21 @@ class HistoryTracker:
             self._describe(birth)
         moment, _ = high_water_mark(births)
         live = [to_block(birth) for birth in alive_at(births, moment)]
-        retained = [to_block(birth) for birth in retained_blocks(births, self._step)]
+        levels = ReplacedBlocks()
+        for end_us in self._ends_us:
+            levels.end_step(birth for birth in births if _is_live_at(birth, end_us))
+        replaced = levels.find()
+        retained = without_replaced(map(to_block, retained_blocks(births, self._step)), replaced)
         full = any(len(trace) >= MOST_ENTRIES for trace in raw.get("device_traces", []))
         note = f"Only the last {MOST_ENTRIES:,} events were recorded." if full else ""
         self._is_tracking = False
         followed = TrackingResult(
-            live, retained, most_saved(self._forwards(births)), without_folders(raw), note
+            live,
+            retained,
+            most_saved(self._forwards(births)),
+            without_folders(raw),
+            note,
+            replaced=replaced,
         )
         self._forget_steps()
         return followed
@@ -246,9 +256,11 @@ class HistoryTracker:
         if birth.born_us is None:
             return
         mark = _at(self._marks, birth.born_us)
-        if mark is None or mark.phase is None:
+        if mark is None:
             return
         birth.step, birth.phase = mark.step, mark.phase
+        if mark.phase is None:
+            return
         died_us = birth.died_us
         ends_us = self._ends_us[mark.step - 1] if mark.step <= len(self._ends_us) else None
         birth.outlived = died_us is None or (ends_us is not None and died_us > ends_us)
@@ -284,3 +296,8 @@ class HistoryTracker:
 def _at(marks: list[_Mark], time_us: int) -> _Mark | None:
     place = bisect_right(marks, time_us, key=lambda mark: mark.time_us) - 1
     return marks[place] if place >= 0 else None
+
+
+def _is_live_at(birth: TracedBlock, time_us: int) -> bool:
+    has_begun = birth.born_us is not None and birth.born_us <= time_us
+    return has_begun and (birth.died_us is None or birth.died_us > time_us)

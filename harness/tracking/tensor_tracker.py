@@ -16,6 +16,7 @@ from harness.tracking.blocks import GuardedCall, LiveBlock, TrackingResult
 from harness.tracking.frames import StackReader
 from harness.tracking.modules import ModuleTrail
 from harness.tracking.owners import OwnedTensor
+from harness.tracking.replaced import ReplacedBlocks, without_replaced
 from harness.tracking.storages import StorageWatch
 from harness.tracking.traces import Action, TraceLog
 from harness.tracking.tracked_blocks import (
@@ -61,6 +62,7 @@ class TensorTracker:
         self._peak_bytes = -1
         self._peak_blocks: list[LiveBlock] = []
         self._activations: dict[str, int] = {}
+        self._replaced = ReplacedBlocks()
 
     def start(self, owned: Iterable[OwnedTensor]) -> None:
         """Begin with the existing tensors and their owners."""
@@ -129,6 +131,8 @@ class TensorTracker:
         for birth in births:
             birth.outlived = birth.died is None
         every = list({id(b): b for b in (*self._live.values(), *self._deaths, *births)}.values())
+        if self._trace is not None:
+            self._replaced.end_step(self._live.copy().values())
         moment, most_bytes = high_water_mark(every)
         if most_bytes > self._peak_bytes:
             self._peak_bytes = most_bytes
@@ -137,7 +141,8 @@ class TensorTracker:
     def end_window(self) -> TrackingResult:
         """Return the result of the steps since `begin_window`."""
         live = list(self._live.values())
-        retained = [to_block(birth) for birth in retained_blocks(live, self._step)]
+        replaced = self._replaced.find()
+        retained = without_replaced(map(to_block, retained_blocks(live, self._step)), replaced)
         raw = None if self._trace is None else self._trace.snapshot(live)
         note = (
             ""
@@ -146,7 +151,8 @@ class TensorTracker:
         )
         if self._trace is not None and self._trace.note:
             note = f"{note} {self._trace.note}".strip()
-        result = TrackingResult(self._peak_blocks, retained, dict(self._activations), raw, note)
+        activations = dict(self._activations)
+        result = TrackingResult(self._peak_blocks, retained, activations, raw, note, replaced=replaced)
         self._trace = None
         self._forget_steps()
         return result

@@ -66,10 +66,11 @@ def alive_at(births: Iterable[TrackedBlock], moment: int) -> list[TrackedBlock]:
 def retained_blocks(births: Iterable[TrackedBlock], steps: int) -> list[TrackedBlock]:
     """Return the live blocks from the tracked steps except the last two, without those of model and
     optimizer."""
-    return [b for b in births if b.died is None and 1 <= b.step <= steps - 2 and not _is_models(b)]
+    return [b for b in births if b.died is None and 1 <= b.step <= steps - 2 and not is_owned_by_model(b)]
 
 
-def _is_models(birth: TrackedBlock) -> bool:
+def is_owned_by_model(birth: TrackedBlock) -> bool:
+    """Return whether a block is of the model, its gradients or the optimizer."""
     return birth.owner is not None and birth.owner.category in _MODELS
 
 

@@ -29,8 +29,9 @@ varying length, a verdict requires 384 readings, except for the live tensors of 
 exactly. Steps differ by their samples or tokens, or by the memory at the end of the forward pass; where that
 is not measured, by their peaks.
 
-There is no verdict "leak" while transient memory grows, as with growing inputs, nor for a rise that does not
-exceed an earlier one that was freed, as with a list cleared after each epoch.
+There is no verdict "leak" while transient memory grows, as with growing inputs, unless it is a copy of what
+is retained (`x = torch.cat([x, …])`), nor for a rise that does not exceed an earlier one that was freed, as
+with a list cleared after each epoch.
 
 Memory that fills once (a cache, the first of such lists) cannot be distinguished from a leak before it is
 full: if that takes longer than 96 readings, the verdict is "leak" and is later withdrawn. The column *for a

@@ -57,8 +57,8 @@ def test_the_sentence_names_the_first_suspect() -> None:
         "and less at 1 other site."
     )
     nothing = (
-        "No allocation site retained 1.00 KiB or more from 10 steps. A tensor that each step replaces by a "
-        "larger one (torch.cat) is not found in this way, nor what is retained more rarely."
+        "No allocation site retained 1.00 KiB or more from 10 steps. What is retained more rarely is not "
+        "found in this way."
     )
     assert suspect_sentence([a_row(grown_bytes=0)], 12) == nothing
     assert suspect_sentence([a_row(grown_bytes=40, grown_blocks=10)], 12) == nothing

@@ -11,11 +11,11 @@ from harness.analysis.leak.growth import (
     DOUBTFUL_Z,
     LEAST_FOR_LEAK,
     RISING,
-    SURE_Z,
     GrowthJudge,
     Judgment,
 )
 from harness.analysis.leak.headroom import NO_LIMITS, Headroom, Limits
+from harness.analysis.leak.needs import StepNeeds
 from harness.analysis.leak.refill import Refill
 from harness.analysis.leak.variation import StepVariation
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
@@ -70,7 +70,7 @@ class LeakDetector:
         self._headroom = Headroom(on_cpu=on_cpu)
         self._refill = Refill()
         self._variation = StepVariation()
-        self._needs = GrowthJudge()
+        self._needs = StepNeeds()
         self._version: int | None = None
         self.newest_reading: StepRow | None = None
         self._newest: StepRow | None = None
@@ -101,7 +101,7 @@ class LeakDetector:
             transient = _less(row.peak_allocated_bytes, row.allocated_bytes)
             self._variation.take(row, transient)
             if transient:
-                self._needs.add(row.step, transient)
+                self._needs.take(row.step, transient)
             allocated, reserved, rss = row.allocated_bytes, row.reserved_bytes, row.rss_bytes
             self._add(LeakSeries.ALLOCATED, row.step, allocated)
             if self._on_cpu:
@@ -132,9 +132,15 @@ class LeakDetector:
         self._add(LeakSeries.WORKERS, step, workers_rss_bytes)
         self._headroom.take_heap(heap_free_bytes, cap_left_bytes)
         self._variation.take_forward_ends(forward_end_bytes)
+        if forward_end_bytes:
+            self._needs.take_forward_end(step, forward_end_bytes[-1])
         if self._on_cpu:
             self._add(LeakSeries.FRAGMENTATION, step, heap_free_bytes)
             self._refill.take_data(step, data_bytes)
+
+    def take_copy(self, step: int, copied_bytes: int) -> None:
+        """Set the size, after `step`, of a tensor that steps replace by larger ones; 0: there is none."""
+        self._needs.take_copy(step, copied_bytes)
 
     def judge(self, t_ns: int, limits: Limits = NO_LIMITS) -> list[LeakRow]:
         """Return the verdict on every series with readings, the most specific first."""
@@ -147,8 +153,7 @@ class LeakDetector:
             series: self._after_warm_up(series, judge.judge(LEAST_FOR_LEAK if series in exact else least))
             for series, judge in self._judges.items()
         }
-        needs = self._needs.judge()
-        judgments = {series: _without_need_growth(judgment, needs) for series, judgment in judgments.items()}
+        judgments = {series: self._needs.without_growth(series, one) for series, one in judgments.items()}
         judgments[LeakSeries.HOST] = self._refill.without(judgments[LeakSeries.HOST])
         rising = {series for series, judgment in judgments.items() if judgment.verdict in RISING}
         if self._on_cpu:
@@ -228,7 +233,8 @@ class LeakDetector:
         near: a run may end before the verdict can be sure."""
         if judgment.verdict not in RISING or judgment.trend is None:
             return None
-        left = self._headroom.steps_left(series, judgment.trend, limits)
+        copy = self._needs.copy(series, judgment, self._headroom.transient_bytes)
+        left = self._headroom.steps_left(series, judgment.trend, limits, copy)
         is_sure = judgment.verdict is LeakVerdict.LEAK
         is_near = (
             series is LeakSeries.ALLOCATED
@@ -236,15 +242,6 @@ class LeakDetector:
             and left <= NEAR * (judgment.last_step - judgment.since_step)
         )
         return left if is_sure or is_near else None
-
-
-def _without_need_growth(judgment: Judgment, needs: Judgment) -> Judgment:
-    """Replace "leak" by "watch" if the transient memory of steps also grows, as with growing inputs: retained
-    memory may then have grown with it and level off with it."""
-    if judgment.verdict is not LeakVerdict.LEAK or needs.trend is None or needs.trend.z <= SURE_Z:
-        return judgment
-    slope = 0.0 if judgment.trend is None else judgment.trend.slope
-    return judgment._replace(verdict=LeakVerdict.WATCH) if needs.trend.slope >= MOST * slope else judgment
 
 
 def _attribute_to_holes(judgments: dict[LeakSeries, Judgment]) -> None:

@@ -6,7 +6,8 @@ live block, and the transient memory of a step. A leak that leaves the rest of e
 than it allocates. On the CPU a cap covers all data of the process: live objects, the holes between them and
 memory outside the heap. So a leak of live objects that leaves holes behind reaches the limit earlier than its
 slope implies, and one that fills holes reaches it later. Whether growing holes leave enough memory for the
-next step depends on its size: if that is unknown, no estimate is made for them.
+next step depends on its size: if that is unknown, no estimate is made for them. A tensor that is replaced by
+larger ones exists twice while it is copied: peaks grow twice as fast as memory between two steps.
 """
 
 from collections import deque
@@ -36,16 +37,30 @@ class Limits(NamedTuple):
 NO_LIMITS = Limits()
 
 
+class Copy(NamedTuple):
+    """A tensor that steps copy to a larger one: its size now, and its growth in bytes per step."""
+
+    size_bytes: int
+    slope: float
+
+
+NO_COPY = Copy(0, 0.0)
+
+
 class Headroom:
     """The memory left to one run, from its latest readings. A reading without a figure keeps the previous
-    one."""
+    one.
+
+    Attributes:
+        transient_bytes: the largest transient memory of a step so far.
+    """
 
     def __init__(self, *, on_cpu: bool) -> None:
         self._on_cpu = on_cpu
         self._counted = GrowthJudge()
         self._reserved_bytes: int | None = None
         self._pinned_bytes = 0
-        self._transient_bytes = 0
+        self.transient_bytes = 0
         self._has_peak = False
         self._cap_left: deque[int] = deque(maxlen=_READINGS)
         self._heap_free: deque[int] = deque(maxlen=_READINGS)
@@ -59,7 +74,7 @@ class Headroom:
         self._has_peak = row.peak_allocated_bytes is not None
         if row.peak_allocated_bytes is not None and row.allocated_bytes is not None:
             transient_bytes = row.peak_allocated_bytes - row.allocated_bytes
-            self._transient_bytes = max(self._transient_bytes, transient_bytes)
+            self.transient_bytes = max(self.transient_bytes, transient_bytes)
         if self._on_cpu:
             self._counted.add(row.step, row.rss_bytes)
         elif row.reserved_bytes is not None:
@@ -77,9 +92,9 @@ class Headroom:
             # The script has removed the limit.
             self._cap_left.clear()
 
-    def steps_left(self, series: LeakSeries, leak: Trend, limits: Limits) -> int | None:
-        """Return the steps until memory runs out if `series` grows at the rate of `leak`; None without a
-        limit."""
+    def steps_left(self, series: LeakSeries, leak: Trend, limits: Limits, copy: Copy = NO_COPY) -> int | None:
+        """Return the steps until memory runs out if `series` grows at the rate of `leak`, and the transient
+        memory of steps as `copy`; None without a limit."""
         if leak.slope <= 0:
             return None
         if series is LeakSeries.WORKERS or (series is LeakSeries.HOST and not self._on_cpu):
@@ -87,18 +102,22 @@ class Headroom:
         counted = self._counted.judge().trend
         rate = counted.slope if counted is not None and counted.z > DOUBTFUL_Z else 0.0
         if not self._on_cpu:
-            return _steps(self._left_on_gpu(limits), max(rate, leak.slope))
+            return _steps(self._left_on_gpu(limits), max(rate, leak.slope) + copy.slope)
         left_bytes = _least(limits.host_free_bytes, min(self._cap_left, default=None))
         if left_bytes is None:
             return None
+        if copy.slope:
+            # A reading may be from the middle of a copy, or from none.
+            between_bytes = _least(limits.host_free_bytes, max(self._cap_left, default=None)) or 0
+            left_bytes = min(left_bytes, max(0, between_bytes - copy.size_bytes))
         follows = rate >= FOLLOWS * leak.slope
         if series is LeakSeries.FRAGMENTATION:
             # Holes serve neither their own growth nor, for certain, the next step.
             is_predictable = follows and self._counted.judge().verdict in RISING and self._has_peak
-            return _steps(max(0, left_bytes - self._transient_bytes), rate) if is_predictable else None
+            return _steps(max(0, left_bytes - self.transient_bytes), rate) if is_predictable else None
         if follows:
-            return _steps(left_bytes, rate)
-        return _steps(left_bytes + min(self._heap_free, default=0), leak.slope)
+            return _steps(left_bytes, rate + copy.slope)
+        return _steps(left_bytes + min(self._heap_free, default=0), leak.slope + copy.slope)
 
     def _left_on_gpu(self, limits: Limits) -> int | None:
         """Return the memory available from the device, plus reserved memory beyond a step's needs."""
@@ -109,7 +128,7 @@ class Headroom:
         left_bytes = _least(under_cap, limits.device_free_bytes)
         if left_bytes is None:
             return None
-        return left_bytes + max(0, self._reserved_bytes - self._pinned_bytes - self._transient_bytes)
+        return left_bytes + max(0, self._reserved_bytes - self._pinned_bytes - self.transient_bytes)
 
 
 def pinned_bytes(row: StepRow) -> int | None:

@@ -99,10 +99,12 @@ def suspect_sentence(rows: Iterable[AllocationRow], steps: int) -> str:
     if not sites:
         least = words.size(LEAST_GROWN_BYTES)
         return (
-            f"No allocation site retained {least} or more from {tracked}. A tensor that each step replaces "
-            "by a larger one (torch.cat) is not found in this way, nor what is retained more rarely."
+            f"No allocation site retained {least} or more from {tracked}. What is retained more rarely is "
+            "not found in this way."
         )
     first = sites[0]
+    if first.grown_blocks == 0:
+        return _replaced_sentence(first, steps)
     blocks = words.plural(first.grown_blocks or 0, "block")
     text = f"{tracked} retained {words.size(first.grown_bytes)} in {blocks} allocated at {first.site}"
     if first.module:
@@ -111,6 +113,15 @@ def suspect_sentence(rows: Iterable[AllocationRow], steps: int) -> str:
         return f"{text}."
     less = "less " if (sites[1].grown_bytes or 0) < (first.grown_bytes or 0) else ""
     return f"{text}, and {less}at {words.plural(len(sites) - 1, 'other site')}."
+
+
+def _replaced_sentence(row: AllocationRow, steps: int) -> str:
+    """The sentence on a block that the steps replaced by larger ones."""
+    return (
+        f"In {words.plural(steps, 'step')} the tensor allocated at {row.site} was replaced by larger ones, "
+        f"which grew by {words.size(row.grown_bytes)}: usually x = torch.cat([x, …]), which needs the old "
+        "and the new tensor at once. Append to a list, or write into a tensor of the final size."
+    )
 
 
 def heap_sentence(rows: Iterable[AllocationRow], heap_bytes: Sequence[int | None]) -> str | None:

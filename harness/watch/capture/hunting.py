@@ -15,10 +15,12 @@ AGAIN_AFTER_S = 600.0
 
 
 class HuntResult(NamedTuple):
-    """Result of a hunt that ended at `step`: whether the CPU's heap grew by more than tensors explain."""
+    """Result of a hunt that ended at `step`: whether the CPU's heap grew by more than tensors explain, and
+    the size of the tensor that steps replace by larger ones, 0 without one."""
 
     step: int
     is_beside_tensors: bool
+    copied_bytes: int = 0
 
 
 class LeakHunt:

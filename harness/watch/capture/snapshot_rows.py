@@ -97,7 +97,7 @@ class SnapshotWriter:
         began_ns = self._clock_ns()
         self._last_id += 1
         number = self._last_id
-        summary = summarize(number, followed.live, followed.retained)
+        summary = summarize(number, followed.live, followed.retained, replaced=followed.replaced)
         residual = window.residual_bytes
         allocated = None if residual is None else summary.explained_bytes + residual
         file = self._captures / f"snapshot-{number}.pickle"

@@ -223,7 +223,8 @@ class Snapshots(StepAction):
         rows = self._writer.sum_up(followed, tensor_sizes, window, reserved)
         self._open = None
         if current.request.reason is SnapshotReason.LEAK:
-            self.hunt_result = HuntResult(step - 1, rows.heap_growth is not None)
+            copied_bytes = max((one.block.size_bytes for one in followed.replaced), default=0)
+            self.hunt_result = HuntResult(step - 1, rows.heap_growth is not None, copied_bytes)
         self._put(rows)
         self._journal.put(event(rows.snapshot, current.request.command_id))
         if current.request.command_id is not None:

@@ -148,6 +148,8 @@ class LeakWatch:
             self._outages = outages
             self._detector.restart()
         self._detector.take(rows, limits)
+        if (result := self._hunt_result()) is not None:
+            self._detector.take_copy(result.step, result.copied_bytes)
         return [self._with_hunt(row) for row in self._detector.judge(self._clock_ns(), limits)]
 
     def _with_hunt(self, row: LeakRow) -> LeakRow:

@@ -1,0 +1,70 @@
+"""Blocks that steps replace by larger ones, as `buffer = torch.cat([buffer, rows])` does.
+
+Each of them is freed soon after, so at most the newest is retained; their growth shows in the live bytes of
+the allocation site at the ends of steps.
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+from harness.tracking.blocks import LiveBlock, ReplacedBlock
+from harness.tracking.frames import Frames
+from harness.tracking.tracked_blocks import TrackedBlock, is_owned_by_model, to_block
+
+# Where each step replaces the block it is one less than the tracked steps: inputs of random lengths do not
+# grow from each step to the next.
+LEAST_LARGER = 2
+
+_Place = tuple[Frames, str | None]
+
+
+class _Level(NamedTuple):
+    """The live bytes and blocks of an allocation site at the end of one step, and the newest block."""
+
+    size_bytes: int
+    blocks: int
+    newest: TrackedBlock
+
+
+class ReplacedBlocks:
+    """The live bytes of each allocation site at the end of each tracked step."""
+
+    def __init__(self) -> None:
+        self._levels: dict[_Place, list[_Level]] = {}
+
+    def end_step(self, live: Iterable[TrackedBlock]) -> None:
+        """Add the live blocks at the end of a step; those older than the tracking are left out."""
+        sums: dict[_Place, _Level] = {}
+        for block in live:
+            if block.step and block.stack and not is_owned_by_model(block):
+                place = block.stack, block.module
+                level = sums.get(place, _Level(0, 0, block))
+                newest = max(level.newest, block, key=lambda one: one.born)
+                sums[place] = _Level(level.size_bytes + block.size_bytes, level.blocks + 1, newest)
+        # A site without live blocks between two steps holds no memory that lasts.
+        self._levels = {place: levels for place, levels in self._levels.items() if place in sums}
+        for place, level in sums.items():
+            self._levels.setdefault(place, []).append(level)
+
+    def find(self) -> list[ReplacedBlock]:
+        """Return the blocks that were replaced at least `LEAST_LARGER` times, each time by a larger one."""
+        return [
+            ReplacedBlock(to_block(levels[-1].newest), levels[-1].size_bytes - levels[0].size_bytes)
+            for levels in self._levels.values()
+            if _is_replaced(levels)
+        ]
+
+
+def _is_replaced(levels: list[_Level]) -> bool:
+    replaced = [pair for pair in pairwise(levels) if pair[1].newest is not pair[0].newest]
+    are_as_many = len({level.blocks for level in levels}) == 1
+    are_larger = all(later.size_bytes > earlier.size_bytes for earlier, later in replaced)
+    return len(replaced) >= LEAST_LARGER and are_as_many and are_larger
+
+
+def without_replaced(retained: Iterable[LiveBlock], replaced: Iterable[ReplacedBlock]) -> list[LiveBlock]:
+    """Return the retained blocks without the newest of those that are replaced: of these only the growth is
+    retained."""
+    places = {(one.block.module, one.block.site) for one in replaced}
+    return [block for block in retained if (block.module, block.site) not in places]

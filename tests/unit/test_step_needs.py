@@ -1,0 +1,71 @@
+"""Test that steps which copy what accumulates leak, and run out of memory in half the time."""
+
+from collections.abc import Callable
+
+import pytest
+
+from harness.analysis.leak.detector import LeakDetector
+from harness.analysis.leak.headroom import Copy, Headroom, Limits
+from harness.analysis.leak.trend import Trend
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
+from tests.leak_factories import GIB, MIB, a_row
+
+STEPS = 400
+LEAK = Trend(z=9.0, slope=float(MIB), low=float(MIB), high=float(MIB), residual=0.0)
+
+
+def judged(
+    on_cpu: bool,
+    forward_end: Callable[[int], int] | None = None,
+    transient: Callable[[int], int] = lambda step: step * MIB + 20 * MIB,
+    copied_bytes: int = 0,
+) -> LeakRow:
+    """The verdict on live memory that grows by 1 MiB per step, under a limit of 10 GiB."""
+    detector, limits, rows = LeakDetector(on_cpu=on_cpu), Limits(10 * GIB, 20 * GIB), list[LeakRow]()
+    detector.take_copy(STEPS, copied_bytes)
+    for step in range(1, STEPS + 1):
+        held = GIB + step * MIB
+        row = a_row(step, held, held + 100 * MIB, held)
+        detector.take([row._replace(peak_allocated_bytes=held + transient(step))], limits)
+        ends = () if forward_end is None else (forward_end(step),)
+        detector.take_host(step, None, 0, 4 * GIB - step * MIB if on_cpu else None, None, ends)
+        if step % 10 == 0:
+            rows = detector.judge(row.t_ns, limits)
+    return next(row for row in rows if row.series == LeakSeries.ALLOCATED)
+
+
+def test_peaks_that_grow_with_what_accumulates_are_a_copy_of_it_on_a_gpu() -> None:
+    row = judged(on_cpu=False)
+    assert row.verdict == LeakVerdict.LEAK
+    # 10 GiB less what is reserved and less the copy, of which nothing is cached.
+    assert row.steps_to_oom == pytest.approx((9 * GIB - STEPS * MIB - 100 * MIB) / (2 * MIB), rel=0.05)
+
+
+def test_on_the_cpu_they_are_one_where_memory_does_not_grow_at_the_end_of_the_forward_pass() -> None:
+    row = judged(True, lambda step: 7 * MIB + step % 3)
+    assert row.verdict == LeakVerdict.LEAK
+    left_bytes = 4 * GIB - STEPS * MIB - (STEPS + 20) * MIB
+    assert row.steps_to_oom == pytest.approx(left_bytes / (2 * MIB), rel=0.05)
+
+
+def test_on_the_cpu_inputs_grow_where_it_grows_there_too() -> None:
+    assert judged(True, lambda step: 7 * MIB + step * MIB).verdict == LeakVerdict.WATCH
+
+
+def test_a_copy_that_a_hunt_has_found_counts_where_no_peak_was_caught() -> None:
+    row = judged(True, transient=lambda _step: 0, copied_bytes=STEPS * MIB)
+    left_bytes = 4 * GIB - STEPS * MIB - STEPS * MIB
+    assert row.steps_to_oom == pytest.approx(left_bytes / (2 * MIB), rel=0.05)
+    alone = judged(True, transient=lambda _step: 0)
+    assert alone.steps_to_oom == pytest.approx((4 * GIB - STEPS * MIB) / MIB, rel=0.05)
+
+
+def test_a_copy_needs_its_size_now_and_twice_the_growth() -> None:
+    headroom = Headroom(on_cpu=True)
+    for step in range(1, 201):
+        headroom.take(a_row(step, rss=GIB + step * MIB))
+        headroom.take_heap(0, 300 * MIB)
+    limits = Limits(None, 20 * GIB)
+    assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, limits, Copy(100 * MIB, MIB)) == 100
+    headroom.take_heap(0, 220 * MIB)  # In the middle of a copy.
+    assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, limits, Copy(100 * MIB, MIB)) == 100
