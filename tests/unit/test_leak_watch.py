@@ -128,6 +128,16 @@ def test_a_hunt_that_found_tensors_or_was_before_the_growth_is_no_cause(result: 
     assert {row.cause for row in bench.leaks()} == {None}
 
 
+def test_the_reason_for_a_refused_hunt_stands_beside_the_leak() -> None:
+    bench = Bench()
+    bench.train(200, MIB)
+    bench.hunt_result = HuntResult(200, False, refusal="Train without torch.compile.")
+    bench.train(10, MIB)
+    assert bench.leaks()[-1].cause == (
+        "The line that keeps the memory was not searched for. Train without torch.compile."
+    )
+
+
 def test_a_leak_is_told_once_with_its_figures() -> None:
     bench = Bench()
     bench.train(500, MIB)

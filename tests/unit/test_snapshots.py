@@ -22,7 +22,7 @@ from harness.records.memory import (
     SnapshotReason,
     SnapshotRow,
 )
-from harness.records.run import AckRow, CommandKind, CommandState, EventKind, EventRow, StepFlag
+from harness.records.run import AckRow, CommandKind, CommandState, EventKind, EventRow, Severity, StepFlag
 from harness.tracking.plain_pickle import load_plain
 from harness.watch.capture.hunting import SOURCE, LeakHunt
 from harness.watch.capture.snapshots import CENSUS_STEP
@@ -323,3 +323,25 @@ def test_a_hunt_that_is_not_wanted_is_not_begun() -> None:
     inbox = Inbox()
     LeakHunt(inbox, lambda: False).on_leak("it leaks")
     assert not inbox.commands
+
+
+def test_a_hunt_that_is_refused_says_why(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "captures")
+    bench.workload.__dict__["settings"] = bench.workload.settings.model_copy(update={"compile": True})
+    LeakHunt(bench.inbox, lambda: True).on_leak("it leaks")
+    bench.run(8)
+    (event,) = (one for one in bench.journal.of(EventRow) if one.label == "leak hunt refused")
+    assert event.severity == Severity.INFO
+    assert "train without torch.compile" in event.message
+    assert bench.snapshots.hunt_result is not None
+    assert bench.snapshots.hunt_result.refusal is not None
+    bench.close()
+
+
+def test_a_hunt_waits_for_the_snapshot_in_progress(bench: Bench) -> None:
+    bench.run(8)
+    bench.request()
+    bench.run(2)
+    LeakHunt(bench.inbox, lambda: True).on_leak("it leaks")
+    bench.run(30)
+    assert [row.reason for row in bench.snapshot_rows[1:]] == [SnapshotReason.REQUESTED, SnapshotReason.LEAK]

@@ -75,6 +75,11 @@ def sentence(context: VerdictContext) -> str:
             return f"{context.capitalized} shows no lasting growth {since}.{_limit(context)}"
 
 
+def no_site(why: str) -> str:
+    """Return the sentence on a leak without an allocation site, for the reason `why`, a sentence."""
+    return f"The line that keeps the memory was not searched for. {why}"
+
+
 def growth(row: LeakRow, on_cpu: bool) -> str:
     """Return the verdict in `row` as a sentence in the past tense."""
     name = (_CPU_NAMES if on_cpu else _GPU_NAMES)[LeakSeries(row.series)]

@@ -16,11 +16,13 @@ AGAIN_AFTER_S = 600.0
 
 class HuntResult(NamedTuple):
     """Result of a hunt that ended at `step`: whether the CPU's heap grew by more than tensors explain, and
-    the size of the tensor that steps replace by larger ones, 0 without one."""
+    the size of the tensor that steps replace by larger ones, 0 without one. `refusal` is the reason why
+    nothing could be tracked, in a sentence."""
 
     step: int
     is_beside_tensors: bool
     copied_bytes: int = 0
+    refusal: str | None = None
 
 
 class LeakHunt:

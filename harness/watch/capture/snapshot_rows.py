@@ -7,6 +7,7 @@ from statistics import median
 from typing import NamedTuple
 
 from harness import words
+from harness.analysis.leak import wording
 from harness.analysis.memory.snapshots import LEAST_GROWN_BYTES, by_category, heap_sentence, suspect_sentence
 from harness.device.allocated import allocated_bytes
 from harness.device.protocol import AllocatorReading
@@ -154,6 +155,12 @@ def event(row: SnapshotRow, command_id: str | None) -> EventRow:
     return EventRow(
         row.t_ns, row.step, EventKind.SNAPSHOT, severity, "snapshot", row.message, detail, command_id
     )
+
+
+def hunt_refusal(t_ns: int, step: int, why: str) -> EventRow:
+    """Return the event on a hunt for a leak that `why`, a sentence, prevents."""
+    message = wording.no_site(why)
+    return EventRow(t_ns, step, EventKind.WARNING, Severity.INFO, "leak hunt refused", message, "{}", None)
 
 
 def _slowdown(window: SnapshotWindow) -> float | None:

@@ -20,7 +20,13 @@ from harness.tracking.owners import OwnedSize, sizes
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.capture.hunting import SOURCE as HUNTER
 from harness.watch.capture.hunting import HuntResult
-from harness.watch.capture.snapshot_rows import SnapshotRows, SnapshotWindow, SnapshotWriter, event
+from harness.watch.capture.snapshot_rows import (
+    SnapshotRows,
+    SnapshotWindow,
+    SnapshotWriter,
+    event,
+    hunt_refusal,
+)
 from harness.watch.capture.tracker import Tracker
 from harness.watch.context import RunContext
 from harness.watch.memory import MemoryWatch
@@ -65,7 +71,7 @@ class Snapshots(StepAction):
 
     Attributes:
         live_allocations: live allocations by site while allocations are followed; from any thread.
-        hunt_result: what the newest hunt for a leak found beside tensors; None before it.
+        hunt_result: the result of the newest hunt for a leak; None before it.
     """
 
     commands = frozenset({CommandKind.SNAPSHOT})
@@ -107,10 +113,13 @@ class Snapshots(StepAction):
             request = _request(command)
             if (refusal := self._tracker.refusal) is not None:
                 raise StepscopeError(refusal)
-            if self._open is not None or self._requests:
+            is_busy = self._open is not None or bool(self._requests)
+            if is_busy and request.reason is not SnapshotReason.LEAK:
                 raise StepscopeError("A snapshot is already in progress; send the request again after it.")
         except StepscopeError as error:
-            if command.source != HUNTER:
+            if command.source == HUNTER:
+                self._refuse_hunt(boundary.step, str(error))
+            else:
                 self._context.answer(command.command_id, CommandState.REJECTED, boundary.step, str(error))
             return
         self._requests.append(request)
@@ -279,8 +288,15 @@ class Snapshots(StepAction):
         for request in waiting:
             if request.command_id is not None:
                 self._context.answer(request.command_id, state, step, why)
+            elif state is CommandState.REJECTED:
+                self._refuse_hunt(step, why)
         if current is not None:
             self._tracker.stop()
+
+    def _refuse_hunt(self, step: int, why: str) -> None:
+        """Write an event: nobody has sent the request, so no answer says it."""
+        self.hunt_result = HuntResult(step, is_beside_tensors=False, refusal=why)
+        self._journal.put(hunt_refusal(self._clock_ns(), step, why))
 
 
 def _request(command: CommandRow) -> SnapshotRequest:

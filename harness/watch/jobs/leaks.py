@@ -157,8 +157,13 @@ class LeakWatch:
         result, is_leak = self._hunt_result(), row.verdict == LeakVerdict.LEAK
         if row.series != LeakSeries.ALLOCATED or not is_leak or result is None:
             return row
-        is_cause = result.is_beside_tensors and result.step >= row.since_step
-        return row._replace(cause=wording.BESIDE_TENSORS) if is_cause else row
+        if result.step < row.since_step:
+            return row
+        if result.is_beside_tensors:
+            return row._replace(cause=wording.BESIDE_TENSORS)
+        if result.refusal is not None and row.cause is None:
+            return row._replace(cause=wording.no_site(result.refusal))
+        return row
 
     def judge(self) -> None:
         """Judge, and write new verdicts."""
