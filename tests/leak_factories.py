@@ -1,5 +1,6 @@
 """Rows of steps with memory in them, for what judges leaks."""
 
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import StepFlag, StepRow
 from tests.store_factories import a_step
 
@@ -19,3 +20,10 @@ def a_row(step: int, allocated: int = GIB, reserved: int = 2 * GIB, rss: int = 3
         settings_version=1,
         flags=int(StepFlag.WARM_UP) if step < _SETTLED else 0,
     )
+
+
+def a_leak(since_step: int = 6) -> LeakRow:
+    """A leak of live tensors of 1 MB per step."""
+    slopes = (1e6, 1e6, 1e6)
+    kind = (LeakSeries.ALLOCATED, LeakVerdict.LEAK)
+    return LeakRow(0, since_step + 200, *kind, since_step, *slopes, 10**8, None, None, "It grows.", None)

@@ -13,6 +13,7 @@ from harness.records.memory import SnapshotRow
 from harness.tracking.graphs import GraphWatch
 from harness.watch.capture.hunting import LeakHunt
 from harness.watch.capture.snapshot_rows import graphs_sentence
+from tests.leak_factories import a_leak
 from tests.train_factories import SteppedRun
 
 STEPS = 6
@@ -140,7 +141,7 @@ def bench(tmp_path: Path) -> Iterator[SteppedRun]:
 
 def hunted(bench: SteppedRun) -> SnapshotRow:
     bench.run(8)
-    LeakHunt(bench.inbox, lambda: True).on_leak("it leaks")
+    LeakHunt(bench.inbox, lambda: True).on_leak(a_leak(), None)
     bench.run(20)
     assert not bench.dropped
     row: SnapshotRow = bench.journal.of(SnapshotRow)[-1]

@@ -37,7 +37,7 @@ class Bench:
     def __init__(self, garbage_bytes: int = 0, steps_per_reading: int = 1) -> None:
         """Of so many steps one has the memory of live tensors."""
         self.rows: list[Row] = []
-        self.messages: list[str] = []
+        self.leaks_to_hunt: list[LeakRow] = []
         self.hunt_result: HuntResult | None = None
         self.collected = 0
         self.step = 0
@@ -53,7 +53,7 @@ class Bench:
             self.readings,
             lambda: HostReading(None, None),
             lambda: Limits(10 * GIB, 20 * GIB),
-            on_leak=self.messages.append,
+            on_leak=lambda leak, _result: self.leaks_to_hunt.append(leak),
             collect_garbage=self._collect,
             hunt_result=lambda: self.hunt_result,
         )
@@ -144,7 +144,7 @@ def test_a_leak_is_told_once_with_its_figures() -> None:
     (event,) = bench.events()
     assert (event.kind, event.severity, event.label) == (EventKind.LEAK, Severity.WARNING, "leak")
     assert json.loads(event.detail)["bytes_per_step"] == MIB
-    assert bench.messages == [event.message]
+    assert bench.leaks_to_hunt[0].message == event.message
 
 
 def test_a_leak_that_stops_is_taken_back_in_words() -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from harness.records.memory import LeakRow
 from harness.records.run import CommandKind, CommandRow
 from harness.watch.inbox import Inbox
 
@@ -12,22 +13,30 @@ from harness.watch.inbox import Inbox
 SOURCE = "the leak detector"
 STEPS = 12
 AGAIN_AFTER_S = 600.0
+# The first hunt finds nothing that is retained more rarely than in every step or so.
+STEPS_AGAIN = 50
 
 
 class HuntResult(NamedTuple):
     """Result of a hunt that ended at `step`: whether the CPU's heap grew by more than tensors explain, and
     the size of the tensor that steps replace by larger ones, 0 without one. `refusal` is the reason why
-    nothing could be tracked, in a sentence."""
+    nothing could be tracked, in a sentence. `has_site` is whether a line or a kind of memory was found."""
 
     step: int
     is_beside_tensors: bool
     copied_bytes: int = 0
     refusal: str | None = None
+    has_site: bool = False
+
+    def answers(self, leak: LeakRow) -> bool:
+        """Return whether another hunt for `leak` would find no more."""
+        return self.refusal is not None or (self.has_site and self.step >= leak.since_step)
 
 
 class LeakHunt:
-    """Requests a snapshot of `STEPS` steps at the first leak, and a second one at the earliest
-    `AGAIN_AFTER_S` later. Used on the thread of the leak detector."""
+    """Requests a snapshot of `STEPS` steps at the first leak. If it found nothing, or was for an earlier
+    growth, requests one of `STEPS_AGAIN` steps at the earliest `AGAIN_AFTER_S` later. Used on the thread of
+    the leak detector."""
 
     def __init__(
         self, inbox: Inbox, is_enabled: Callable[[], bool], clock_s: Callable[[], float] = time.monotonic
@@ -38,14 +47,16 @@ class LeakHunt:
         self._clock_s = clock_s
         self._hunted_s: list[float] = []
 
-    def on_leak(self, _message: str) -> None:
-        """Request a snapshot if one is due."""
+    def on_leak(self, leak: LeakRow, result: HuntResult | None) -> None:
+        """Request a snapshot if one is due. Called at each judgment with the verdict "leak"; `result` is that
+        of the newest hunt."""
         now_s = self._clock_s()
-        is_due = not self._hunted_s or (
-            len(self._hunted_s) == 1 and now_s - self._hunted_s[0] >= AGAIN_AFTER_S
-        )
-        if is_due and self._is_enabled():
+        if self._hunted_s:
+            is_over = len(self._hunted_s) > 1 or now_s - self._hunted_s[0] < AGAIN_AFTER_S
+            if is_over or result is None or result.answers(leak):
+                return
+        if self._is_enabled():
+            payload = json.dumps({"steps": STEPS_AGAIN if self._hunted_s else STEPS})
             self._hunted_s.append(now_s)
-            payload = json.dumps({"steps": STEPS})
             number = f"hunt-{len(self._hunted_s)}"
             self._inbox.put(CommandRow(number, time.time_ns(), CommandKind.SNAPSHOT, payload, SOURCE))

@@ -41,12 +41,14 @@ class SnapshotWindow(NamedTuple):
 
 class SnapshotRows(NamedTuple):
     """The rows of a snapshot, in the order of writing. `heap_growth` is a sentence on growth of the CPU's
-    heap that no tensor explains."""
+    heap that no tensor explains; `has_growth` is whether any growth was found, of tensors, of graphs or of
+    the heap."""
 
     allocations: list[AllocationRow]
     modules: list[ModuleMemoryRow]
     snapshot: SnapshotRow
     heap_growth: str | None = None
+    has_growth: bool = False
 
 
 class SnapshotWriter:
@@ -132,6 +134,7 @@ class SnapshotWriter:
             module_memory_rows(number, self._training.model, tensor_sizes, followed.activation_bytes),
             row,
             heap_growth,
+            _is_growing(summary.rows) or followed.graphs is not None or heap_growth is not None,
         )
 
     def _write(self, file: Path, followed: TrackingResult) -> tuple[WrittenFile | None, str]:
@@ -177,6 +180,10 @@ def _heap_growth(window: SnapshotWindow, rows: list[AllocationRow], followed: Tr
     return heap_sentence(rows, window.heap_bytes)
 
 
+def _is_growing(rows: list[AllocationRow]) -> bool:
+    return any((row.grown_bytes or 0) >= LEAST_GROWN_BYTES for row in rows)
+
+
 def _sentence(
     window: SnapshotWindow,
     rows: list[AllocationRow],
@@ -186,7 +193,7 @@ def _sentence(
     heap_growth: str | None,
 ) -> str:
     steps = len(window.steps_ns)
-    is_growing = any((row.grown_bytes or 0) >= LEAST_GROWN_BYTES for row in rows)
+    is_growing = _is_growing(rows)
     parts = []
     if window.reason is not SnapshotReason.LEAK:
         peak = explained if allocated is None else allocated

@@ -233,7 +233,9 @@ class Snapshots(StepAction):
         self._open = None
         if current.request.reason is SnapshotReason.LEAK:
             copied_bytes = max((one.block.size_bytes for one in followed.replaced), default=0)
-            self.hunt_result = HuntResult(step - 1, rows.heap_growth is not None, copied_bytes)
+            self.hunt_result = HuntResult(
+                step - 1, rows.heap_growth is not None, copied_bytes, has_site=rows.has_growth
+            )
         self._put(rows)
         self._journal.put(event(rows.snapshot, current.request.command_id))
         if current.request.command_id is not None:

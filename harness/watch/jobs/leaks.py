@@ -107,12 +107,12 @@ class LeakWatch:
         read_host: Callable[[], HostReading],
         limits: Callable[[], Limits],
         *,
-        on_leak: Callable[[str], None] = lambda _message: None,
+        on_leak: Callable[[LeakRow, HuntResult | None], None] = lambda _leak, _result: None,
         collect_garbage: Callable[[], object] | None = None,
         hunt_result: Callable[[], HuntResult | None] = lambda: None,
     ) -> None:
-        """`on_leak` is called once, with the message, at the first leak of live tensors. `collect_garbage` is
-        called once, at their first verdict "watch". `hunt_result` returns the result of the newest hunt."""
+        """`on_leak` is called at each judgment that live tensors leak, with the result of the newest hunt,
+        which `hunt_result` returns. `collect_garbage` is called once, at their first verdict "watch"."""
         self._detector = detector
         self._readings = readings
         self._read_host = read_host
@@ -120,7 +120,7 @@ class LeakWatch:
         self._put = put
         self._clock_ns = clock_ns
         self._last_step = last_step
-        self._on_leak: Callable[[str], None] | None = on_leak
+        self._on_leak = on_leak
         self._collect_garbage = collect_garbage
         self._hunt_result = hunt_result
         self._host_reads = 0
@@ -173,6 +173,8 @@ class LeakWatch:
                 self._reported[row.series] = row
                 self._put(row)
                 self._put_events(row)
+            if row.series == LeakSeries.ALLOCATED and row.verdict == LeakVerdict.LEAK:
+                self._on_leak(row, self._hunt_result())
         watched = any(row.series == LeakSeries.ALLOCATED and row.verdict in RISING for row in rows)
         if self._before_collection is not None:
             self._compare(self._before_collection)
@@ -212,9 +214,6 @@ class LeakWatch:
                 self._open_leaks[row.series] = row
                 severity = Severity.INFO if is_named_better else Severity.WARNING
                 self._put_event(EventKind.LEAK, severity, _LABELS[series], row)
-            if series is LeakSeries.ALLOCATED and self._on_leak is not None:
-                on_leak, self._on_leak = self._on_leak, None
-                on_leak(row.message)
         elif is_open and row.verdict in CALM:
             del self._open_leaks[row.series]
             self._put_event(EventKind.LEAK_CLEARED, Severity.INFO, f"{_LABELS[series]}: cleared", row)
@@ -272,7 +271,7 @@ def open_leak_watch(
     readings: Readings,
     worker_pids: Callable[[], Iterable[int]],
     cap_bytes: Callable[[], int | None],
-    on_leak: Callable[[str], None] = lambda _message: None,
+    on_leak: Callable[[LeakRow, HuntResult | None], None] = lambda _leak, _result: None,
     hunt_result: Callable[[], HuntResult | None] = lambda: None,
 ) -> LeakWatch:
     """Create the leak watch of a run: readings of its device and the host, against the cap in effect."""

@@ -1,0 +1,80 @@
+"""Test when the line of a leak is searched for, and when once more."""
+
+import json
+
+import pytest
+
+from harness.analysis.leak.detector import LeakDetector
+from harness.analysis.leak.headroom import Limits
+from harness.store.inserts import Row
+from harness.watch.capture.hunting import AGAIN_AFTER_S, STEPS, STEPS_AGAIN, HuntResult, LeakHunt
+from harness.watch.inbox import Inbox
+from harness.watch.jobs.leaks import HostReading, LeakWatch, Readings
+from tests.leak_factories import GIB, MIB, a_leak, a_row
+
+NOTHING = HuntResult(206, is_beside_tensors=False)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.s = 0.0
+
+    def __call__(self) -> float:
+        return self.s
+
+
+def requested(inbox: Inbox) -> list[int]:
+    """The steps of each requested snapshot."""
+    return [json.loads(command.payload)["steps"] for command in inbox.commands]
+
+
+def test_a_hunt_that_found_nothing_is_repeated_once_over_more_steps() -> None:
+    clock, inbox = Clock(), Inbox()
+    hunt = LeakHunt(inbox, lambda: True, clock)
+    hunt.on_leak(a_leak(), None)
+    for clock.s in (1.0, AGAIN_AFTER_S - 1, AGAIN_AFTER_S + 1, 5 * AGAIN_AFTER_S):
+        hunt.on_leak(a_leak(), NOTHING)
+    assert requested(inbox) == [STEPS, STEPS_AGAIN]
+
+
+@pytest.mark.parametrize(
+    "result", [None, NOTHING._replace(has_site=True), NOTHING._replace(refusal="Train without compile.")]
+)
+def test_a_hunt_that_goes_on_was_refused_or_found_a_line_is_not_repeated(result: HuntResult | None) -> None:
+    clock, inbox = Clock(), Inbox()
+    hunt = LeakHunt(inbox, lambda: True, clock)
+    hunt.on_leak(a_leak(), None)
+    clock.s = AGAIN_AFTER_S + 1
+    hunt.on_leak(a_leak(), result)
+    assert requested(inbox) == [STEPS]
+
+
+def test_a_line_of_an_earlier_growth_does_not_answer_a_later_one() -> None:
+    clock, inbox = Clock(), Inbox()
+    hunt = LeakHunt(inbox, lambda: True, clock)
+    hunt.on_leak(a_leak(), None)
+    clock.s = AGAIN_AFTER_S + 1
+    hunt.on_leak(a_leak(since_step=5_000), NOTHING._replace(has_site=True))
+    assert requested(inbox) == [STEPS, STEPS_AGAIN]
+
+
+def test_the_leak_detector_calls_it_for_as_long_as_the_leak_lasts() -> None:
+    clock, inbox, rows = Clock(), Inbox(), list[Row]()
+    hunt, readings = LeakHunt(inbox, lambda: True, clock), Readings()
+    watch = LeakWatch(
+        rows.append,
+        lambda: 0,
+        lambda: 0,
+        LeakDetector(on_cpu=False),
+        readings,
+        lambda: HostReading(None, None),
+        Limits,
+        on_leak=hunt.on_leak,
+        hunt_result=lambda: NOTHING,
+    )
+    for step in range(1, 401):
+        readings.take([a_row(step, GIB + step * MIB, 2 * GIB + step * MIB)])
+        clock.s = step * 5.0
+        if step % 10 == 0:
+            watch.judge()
+    assert requested(inbox) == [STEPS, STEPS_AGAIN]
