@@ -67,5 +67,12 @@ def test_a_copy_needs_its_size_now_and_twice_the_growth() -> None:
         headroom.take_heap(0, 300 * MIB)
     limits = Limits(None, 20 * GIB)
     assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, limits, Copy(100 * MIB, MIB)) == 100
-    headroom.take_heap(0, 220 * MIB)  # In the middle of a copy.
+
+
+def test_readings_from_the_middle_of_copies_do_not_count_the_copy_twice() -> None:
+    headroom, held = Headroom(on_cpu=True), 400 * MIB
+    for step in range(1, 201):
+        headroom.take(a_row(step, held, rss=GIB + step * MIB))
+        headroom.take_heap(0, 200 * MIB, data_bytes=-(200 + 500) * MIB)  # 100 MiB are a copy.
+    limits = Limits(None, 20 * GIB)
     assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, limits, Copy(100 * MIB, MIB)) == 100

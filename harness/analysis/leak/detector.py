@@ -130,7 +130,7 @@ class LeakDetector:
             return
         self._host_step = step
         self._add(LeakSeries.WORKERS, step, workers_rss_bytes)
-        self._headroom.take_heap(heap_free_bytes, cap_left_bytes)
+        self._headroom.take_heap(heap_free_bytes, cap_left_bytes, data_bytes)
         self._variation.take_forward_ends(forward_end_bytes)
         if forward_end_bytes:
             self._needs.take_forward_end(step, forward_end_bytes[-1])

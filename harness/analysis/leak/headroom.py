@@ -62,6 +62,8 @@ class Headroom:
         self._pinned_bytes = 0
         self.transient_bytes = 0
         self._has_peak = False
+        self._allocated_bytes: int | None = None
+        self._data_bytes: int | None = None
         self._cap_left: deque[int] = deque(maxlen=_READINGS)
         self._heap_free: deque[int] = deque(maxlen=_READINGS)
 
@@ -72,6 +74,8 @@ class Headroom:
     def take(self, row: StepRow) -> None:
         """Add the row of a steady-state step."""
         self._has_peak = row.peak_allocated_bytes is not None
+        if row.allocated_bytes is not None:
+            self._allocated_bytes = row.allocated_bytes
         if row.peak_allocated_bytes is not None and row.allocated_bytes is not None:
             transient_bytes = row.peak_allocated_bytes - row.allocated_bytes
             self.transient_bytes = max(self.transient_bytes, transient_bytes)
@@ -82,8 +86,12 @@ class Headroom:
             self._pinned_bytes = pinned_bytes(row) or row.reserved_bytes
             self._counted.add(row.step, self._pinned_bytes)
 
-    def take_heap(self, heap_free_bytes: int | None, cap_left_bytes: int | None) -> None:
-        """Add the free memory in the CPU's heap, and that outside it under a cap or a process's limit."""
+    def take_heap(
+        self, heap_free_bytes: int | None, cap_left_bytes: int | None, data_bytes: int | None = None
+    ) -> None:
+        """Add the free memory in the CPU's heap, and that outside it under a cap or a process's limit.
+        `data_bytes` is the live memory at that moment plus `cap_left_bytes`, negated."""
+        self._data_bytes = data_bytes
         if heap_free_bytes is not None:
             self._heap_free.append(heap_free_bytes)
         if cap_left_bytes is not None:
@@ -107,9 +115,8 @@ class Headroom:
         if left_bytes is None:
             return None
         if copy.slope:
-            # A reading may be from the middle of a copy, or from none.
-            between_bytes = _least(limits.host_free_bytes, max(self._cap_left, default=None)) or 0
-            left_bytes = min(left_bytes, max(0, between_bytes - copy.size_bytes))
+            between_bytes = _least(limits.host_free_bytes, self._left_between_steps()) or 0
+            left_bytes = max(0, between_bytes - copy.size_bytes)
         follows = rate >= FOLLOWS * leak.slope
         if series is LeakSeries.FRAGMENTATION:
             # Holes serve neither their own growth nor, for certain, the next step.
@@ -118,6 +125,13 @@ class Headroom:
         if follows:
             return _steps(left_bytes, rate + copy.slope)
         return _steps(left_bytes + min(self._heap_free, default=0), leak.slope + copy.slope)
+
+    def _left_between_steps(self) -> int | None:
+        """Return the memory left under a cap between two steps. It is mostly read in the middle of a step: a
+        thread that waits for the interpreter's lock gets it in a long operation, such as a copy."""
+        if not self._cap_left or self._data_bytes is None or self._allocated_bytes is None:
+            return max(self._cap_left, default=None)
+        return -self._data_bytes - self._allocated_bytes
 
     def _left_on_gpu(self, limits: Limits) -> int | None:
         """Return the memory available from the device, plus reserved memory beyond a step's needs."""
