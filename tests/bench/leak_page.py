@@ -30,12 +30,12 @@ exactly. Steps differ by their samples or tokens, or by the memory at the end of
 is not measured, by their peaks.
 
 There is no verdict "leak" while transient memory grows, as with growing inputs, unless it is a copy of what
-is retained (`x = torch.cat([x, …])`), nor for a rise that does not exceed an earlier one that was freed, as
-with a list cleared after each epoch.
+is retained (`x = torch.cat([x, …])`), or while the forward pass on the CPU needs a third more than at first,
+nor for a rise that does not exceed an earlier one that was freed, as with a list cleared after each epoch.
 
 Memory that fills once (a cache, the first of such lists) cannot be distinguished from a leak before it is
-full: if that takes longer than 96 readings, the verdict is "leak" and is later withdrawn. The column *for a
-while* counts these cases.
+full: if that takes longer than 96 readings, the verdict is "leak" and is withdrawn after about an eighth of
+the time that filling took. The column *for a while* counts these cases.
 
 A run counts as called a leak if any of its series is; the next figure is how often it was exactly the series
 that leaks: if losses are kept with their graphs, holes in the heap may grow too, and be called.

@@ -70,7 +70,7 @@ class LeakDetector:
         self._headroom = Headroom(on_cpu=on_cpu)
         self._refill = Refill()
         self._variation = StepVariation()
-        self._needs = StepNeeds()
+        self._needs, self._inputs_grow = StepNeeds(), False
         self._version: int | None = None
         self.newest_reading: StepRow | None = None
         self._newest: StepRow | None = None
@@ -153,7 +153,11 @@ class LeakDetector:
             series: self._after_warm_up(series, judge.judge(LEAST_FOR_LEAK if series in exact else least))
             for series, judge in self._judges.items()
         }
+        before = judgments
         judgments = {series: self._needs.without_growth(series, one) for series, one in judgments.items()}
+        self._inputs_grow = any(
+            judgments[series].verdict is not one.verdict for series, one in before.items()
+        )
         judgments[LeakSeries.HOST] = self._refill.without(judgments[LeakSeries.HOST])
         rising = {series for series, judgment in judgments.items() if judgment.verdict in RISING}
         if self._on_cpu:
@@ -210,7 +214,14 @@ class LeakDetector:
         left = self._steps_left(series, judgment, limits)
         judge = self._judges[series]
         context = wording.VerdictContext(
-            series, judgment, judge.samples, judge.least_for_leak, left, self._on_cpu, series in rising
+            series,
+            judgment,
+            judge.samples,
+            judge.least_for_leak,
+            left,
+            self._on_cpu,
+            series in rising,
+            self._inputs_grow and judgment.verdict is LeakVerdict.WATCH,
         )
         return LeakRow(
             t_ns=t_ns,

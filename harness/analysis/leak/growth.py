@@ -5,8 +5,8 @@ transient memory does not raise. The series *grows* (verdict "watch") if the Man
 the rise is large enough, it never fell back and no single jump accounts for most of it. It *leaks* if its
 second half also grows by itself, about as fast as the whole, and the rise consists of more than a few jumps.
 Both the whole history and its newer half are tested, so that neither a slow leak nor a late one is missed.
-A verdict is withdrawn once the last quarter has leveled off or the memory is freed. Measured accuracy:
-docs/leaks.md.
+A verdict is withdrawn once the last quarter has leveled off or the memory is freed. It is no more than
+"watch" while the last eighth does not grow, as with a cache that is full. Measured accuracy: docs/leaks.md.
 """
 
 from math import isfinite
@@ -50,6 +50,12 @@ LEVELED = 0.4
 # of its interval is below `SLOWED`.
 SLOWED = 0.5
 
+# Full: the upper limit of the slope of the newest blocks, those of the last eighth of the steps and at least
+# six, is below this share of the whole's.
+FULL = 0.2
+_EIGHTH = 8
+_LEAST_FULL = 6
+
 # A rise of this many standard deviations of the block minima is nearly always detected.
 _NOISE_RISE = 5.0
 # The rise must be detectable in half the history; slightly more, since the test runs only at intervals.
@@ -58,7 +64,8 @@ _TWICE = 2.1
 
 class Judgment(NamedTuple):
     """The current verdict on a series, from `since_step` on. Figures are None while it is too early.
-    `detection_limit` is the smallest slope that would have been detected as a leak by now."""
+    `detection_limit` is the smallest slope that would have been detected as a leak by now. `full_since` is
+    the step since which what has grown no longer does; None if it does."""
 
     verdict: LeakVerdict
     since_step: int
@@ -66,6 +73,7 @@ class Judgment(NamedTuple):
     trend: Trend | None = None
     risen_bytes: float | None = None
     detection_limit: float | None = None
+    full_since: int | None = None
 
 
 class _StretchTest(NamedTuple):
@@ -142,12 +150,15 @@ class GrowthJudge:
         if not tests:  # After a recent jump the remaining stretch is too short.
             self._state = LeakVerdict.STEADY if self._state is LeakVerdict.TOO_EARLY else self._state
             return Judgment(self._state, history.first_step, history.last_step)
-        self._state = self._next(tests)
         best = max(tests, key=lambda test: (test.grows, test.keeps_growing))
+        full_since = _full_since(blocks, best.trend.slope) if best.grows else None
+        self._state = self._next(tests)
+        if self._state is LeakVerdict.LEAK and full_since is not None:
+            self._state = LeakVerdict.WATCH
         rise = best.trend.slope * best.span
         is_enough = history.samples >= self.least_for_leak
         limit = _detection_limit(tests[0], returned) if is_enough else None
-        return Judgment(self._state, best.since_step, history.last_step, best.trend, rise, limit)
+        return Judgment(self._state, best.since_step, history.last_step, best.trend, rise, limit, full_since)
 
     def _next(self, tests: list[_StretchTest]) -> LeakVerdict:
         growing = [test for test in tests if test.grows]
@@ -238,6 +249,17 @@ def _test(blocks: Minima, is_rising: bool, returned: float) -> _StretchTest:
 def _has_leveled(minima: Minima, whole: Trend) -> bool:
     last = trend(minima.steps[-_QUARTER:], minima.values[-_QUARTER:])
     return last.slope <= LEVELED * whole.slope and last.high < SLOWED * whole.slope
+
+
+def _full_since(blocks: Minima, slope: float) -> int | None:
+    """Return the first step of the last eighth if it does not grow, in contrast to the whole at `slope`."""
+    steps, values = blocks
+    begin = steps[-1] - (steps[-1] - steps[0]) / _EIGHTH
+    first = min(int(np.searchsorted(steps, begin)), len(steps) - _LEAST_FULL)
+    newest = trend(steps[first:], values[first:])
+    expected = slope * float(steps[-1] - steps[first])
+    is_clear = expected >= _NOISE_RISE * newest.residual
+    return int(steps[first]) if is_clear and max(newest.slope, newest.high) < FULL * slope else None
 
 
 def _may_rise(blocks: Minima, is_rising: bool) -> bool:

@@ -14,6 +14,8 @@ LEAST_NEEDS = 0.5
 # The ratio where each step copies what has accumulated is 1. Where inputs grow, activations do much faster
 # than what outlives the step.
 COPIED = 0.75, 1.25
+# Minimum share of what the forward pass needs now that it has gained, if inputs grow.
+LEAST_GAIN = 0.35
 # Minimum slope of the memory at the end of the forward pass if inputs grow, as a share of a leak's slope.
 LEAST_FORWARD = 0.1
 
@@ -23,6 +25,7 @@ class StepNeeds:
 
     def __init__(self) -> None:
         self._peaks, self._forward = GrowthJudge(), GrowthJudge()
+        self._newest_forward_bytes = 0
         self._copied_step = self._copied_bytes = 0
 
     def restart(self) -> None:
@@ -37,6 +40,7 @@ class StepNeeds:
     def take_forward_end(self, step: int, forward_end_bytes: int) -> None:
         """Add the memory at the end of a forward pass, relative to that at the end of its step."""
         self._forward.add(step, forward_end_bytes)
+        self._newest_forward_bytes = forward_end_bytes
 
     def take_copy(self, step: int, copied_bytes: int) -> None:
         """Set the size, after `step`, of a tensor that steps replace by larger ones; 0: there is none."""
@@ -44,10 +48,14 @@ class StepNeeds:
 
     def without_growth(self, series: LeakSeries, judgment: Judgment) -> Judgment:
         """Replace the verdict "leak" by "watch" if inputs may grow."""
-        needs = self._needs()
-        if judgment.verdict is not LeakVerdict.LEAK or needs is None:
+        if judgment.verdict is not LeakVerdict.LEAK:
             return judgment
         slope = 0.0 if judgment.trend is None else judgment.trend.slope
+        if self._forward_grows(slope):
+            return judgment._replace(verdict=LeakVerdict.WATCH)
+        needs = self._needs()
+        if needs is None:
+            return judgment
         is_explained = needs.slope >= LEAST_NEEDS * slope and not self._is_copy(series, slope, needs.slope)
         return judgment._replace(verdict=LeakVerdict.WATCH) if is_explained else judgment
 
@@ -65,6 +73,15 @@ class StepNeeds:
             return NO_COPY
         is_whole = COPIED[0] <= needs.slope / leak.slope <= COPIED[1]
         return Copy(transient_bytes, needs.slope) if is_whole else NO_COPY
+
+    def _forward_grows(self, slope: float) -> bool:
+        """Return whether the forward pass needs far more memory than at first, as with inputs of growing
+        resolution. Libraries cache something for each new shape, beyond the tensors."""
+        forward = self._forward.judge()
+        if forward.trend is None or forward.trend.z <= SURE_Z or forward.risen_bytes is None:
+            return False
+        is_large = forward.risen_bytes >= LEAST_GAIN * self._newest_forward_bytes > 0
+        return is_large and forward.trend.slope >= LEAST_FORWARD * slope
 
     def _needs(self) -> Trend | None:
         """Return the trend of transient memory if it grows for certain."""

@@ -30,7 +30,8 @@ _SIMILAR = 0.5, 2.0
 
 class VerdictContext(NamedTuple):
     """The values in a sentence. `is_rising` is the verdict before attribution among the series, and
-    `required` the number of readings for the verdict "leak"."""
+    `required` the number of readings for the verdict "leak". `inputs_grow` is whether that verdict was
+    replaced because steps need more and more memory."""
 
     series: LeakSeries
     judgment: Judgment
@@ -39,6 +40,7 @@ class VerdictContext(NamedTuple):
     steps_left: int | None
     on_cpu: bool
     is_rising: bool
+    inputs_grow: bool = False
 
     @property
     def name(self) -> str:
@@ -63,7 +65,20 @@ def sentence(context: VerdictContext) -> str:
             readings = f"{words.count(context.samples)} of at least {words.count(context.required)} readings"
             return f"Too early for a verdict on {context.name}: {readings} {since}."
         case LeakVerdict.LEAK:
-            return f"{_growth(context, since)}{_end(context)} The verdict is withdrawn if it levels off."
+            return (
+                f"{_growth(context, since)}{_end(context)} A cache that fills looks the same until it is "
+                "full: the verdict is withdrawn if the growth ends."
+            )
+        case LeakVerdict.WATCH if judgment.full_since is not None:
+            full = words.count(judgment.full_since)
+            return (
+                f"{_growth(context, since)} Since step {full} it has hardly grown, as a cache that is full."
+            )
+        case LeakVerdict.WATCH if context.inputs_grow:
+            return (
+                f"{_growth(context, since)}{_end(context)} So has what each step needs, as with growing "
+                "inputs: what is retained may level off with them."
+            )
         case LeakVerdict.WATCH:
             return f'{_growth(context, since)}{_end(context)} It is too early for the verdict "leak".'
         case LeakVerdict.SAWTOOTH:
