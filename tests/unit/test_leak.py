@@ -114,6 +114,20 @@ def test_a_leak_on_the_host_is_told_beside_a_slower_one_of_tensors() -> None:
     assert leaking(verdicts(rows, on_cpu=True)) == {LeakSeries.ALLOCATED, LeakSeries.HOST}
 
 
+def test_of_a_list_of_floats_the_part_outside_the_heap_is_named_too() -> None:
+    """3,200 floats per step: 25.8 KiB of pointers on the heap, and 75 KiB of objects in Python's arenas."""
+    kib = 1024
+    rows = (
+        a_row(step, GIB + step * 26_420, rss=3 * GIB + step * (26_420 + 100 * kib))
+        for step in range(1, STEPS + 1)
+    )
+    message = verdicts(rows, on_cpu=True)[LeakSeries.ALLOCATED].message
+    assert "grows by another 100 KiB per step outside the heap" in message
+    assert "numbers, strings or records" in message
+    tensors = (a_row(step, GIB + step * MIB, rss=3 * GIB + step * MIB) for step in range(1, STEPS + 1))
+    assert "outside" not in verdicts(tensors, on_cpu=True)[LeakSeries.ALLOCATED].message
+
+
 def test_workers_that_grow_alone_leak() -> None:
     rows = (a_row(step) for step in range(1, STEPS + 1))
     result = verdicts(rows, workers=lambda step: GIB + step * MIB)

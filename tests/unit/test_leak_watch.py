@@ -281,6 +281,15 @@ def test_one_mistake_that_shows_in_three_series_is_one_warning() -> None:
     assert text.warnings == ["leak"]
 
 
+def test_a_series_that_is_later_judged_by_its_newer_half_has_no_warning_of_its_own() -> None:
+    # As of a script that appends a list of floats in each step.
+    text, allocated = ScriptedBench(), (LeakSeries.ALLOCATED, LeakVerdict.LEAK, 8)
+    text.judge(385, allocated, (LeakSeries.HOST, LeakVerdict.WATCH, 8))
+    text.judge(1169, allocated, (LeakSeries.HOST, LeakVerdict.WATCH, 793))
+    text.judge(1624, allocated, (LeakSeries.HOST, LeakVerdict.LEAK, 793))
+    assert text.warnings == ["leak"]
+
+
 def test_live_tensors_take_the_warning_over_from_what_followed_them() -> None:
     text = ScriptedBench()
     text.judge(300, (LeakSeries.HOST, LeakVerdict.LEAK, 6))

@@ -162,8 +162,19 @@ class LeakDetector:
         rising = {series for series, judgment in judgments.items() if judgment.verdict in RISING}
         if self._on_cpu:
             _attribute_to_holes(judgments)
+        outside = judgments[LeakSeries.HOST]
+        is_outside = self._on_cpu and outside.verdict in RISING
+        outside_slope = outside.trend.slope if is_outside and outside.trend is not None else None
         return [
-            self._row(series, self._explained(series, judgment, judgments), rising, newest, t_ns, limits)
+            self._row(
+                series,
+                self._explained(series, judgment, judgments),
+                rising,
+                newest,
+                t_ns,
+                limits,
+                outside_slope,
+            )
             for series, judgment in judgments.items()
             if self._judges[series].samples or (series is LeakSeries.ALLOCATED)
         ]
@@ -208,6 +219,7 @@ class LeakDetector:
         newest: StepRow,
         t_ns: int,
         limits: Limits,
+        outside_slope: float | None,
     ) -> LeakRow:
         fit = judgment.trend
         is_leak = judgment.verdict is LeakVerdict.LEAK
@@ -222,6 +234,7 @@ class LeakDetector:
             self._on_cpu,
             series in rising,
             self._inputs_grow and judgment.verdict is LeakVerdict.WATCH,
+            outside_slope,
         )
         return LeakRow(
             t_ns=t_ns,

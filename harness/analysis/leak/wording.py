@@ -23,6 +23,8 @@ BESIDE_TENSORS = (
     "The heap grows, live tensors of torch do not: usually NumPy arrays, bytes, large lists or a library's "
     "memory that is appended and never removed, such as a cache, decoded samples or records of each step."
 )
+# Growth outside the CPU's heap is named beside that within from this share of it on.
+LEAST_OUTSIDE = 0.5
 _SMALL_BYTES = 32 * 2**10
 # Two sizes are similar if their ratio is within these limits.
 _SIMILAR = 0.5, 2.0
@@ -31,7 +33,8 @@ _SIMILAR = 0.5, 2.0
 class VerdictContext(NamedTuple):
     """The values in a sentence. `is_rising` is the verdict before attribution among the series, and
     `required` the number of readings for the verdict "leak". `inputs_grow` is whether that verdict was
-    replaced because steps need more and more memory."""
+    replaced because steps need more and more memory. `outside_slope` is the growth of the process outside the
+    CPU's heap, in bytes per step, if that rises too."""
 
     series: LeakSeries
     judgment: Judgment
@@ -41,6 +44,7 @@ class VerdictContext(NamedTuple):
     on_cpu: bool
     is_rising: bool
     inputs_grow: bool = False
+    outside_slope: float | None = None
 
     @property
     def name(self) -> str:
@@ -66,8 +70,8 @@ def sentence(context: VerdictContext) -> str:
             return f"Too early for a verdict on {context.name}: {readings} {since}."
         case LeakVerdict.LEAK:
             return (
-                f"{_growth(context, since)}{_end(context)} A cache that fills looks the same until it is "
-                "full: the verdict is withdrawn if the growth ends."
+                f"{_growth(context, since)}{_outside(context)}{_end(context)} A cache that fills looks the "
+                "same until it is full: the verdict is withdrawn if the growth ends."
             )
         case LeakVerdict.WATCH if judgment.full_since is not None:
             full = words.count(judgment.full_since)
@@ -114,6 +118,19 @@ def _growth(context: VerdictContext, since: str) -> str:
     return (
         f"{context.capitalized} has grown by {words.size(fit.slope)} per step {since} (between {low} and "
         f"{high}), {words.size(context.judgment.risen_bytes)} in total, and none of it was freed."
+    )
+
+
+def _outside(context: VerdictContext) -> str:
+    """Python's small objects are outside the heap: of a list of floats only a quarter is in it."""
+    fit, outside = context.judgment.trend, context.outside_slope
+    if context.series is not LeakSeries.ALLOCATED or fit is None or outside is None:
+        return ""
+    if outside < LEAST_OUTSIDE * fit.slope:
+        return ""
+    return (
+        f" The process grows by another {words.size(outside)} per step outside the heap, where Python has "
+        "its small objects: usually numbers, strings or records of each step in a list that only grows."
     )
 
 

@@ -127,6 +127,7 @@ class LeakWatch:
         self._before_collection: StepRow | None = None
         self._reported: dict[str, LeakRow] = {}
         self._open_leaks: dict[str, LeakRow] = {}
+        self._began_steps: dict[str, int] = {}
         self._outages = 0
 
     def check(self) -> None:
@@ -203,8 +204,15 @@ class LeakWatch:
         """Write an event when a leak begins, and when it is cleared. One cause has one warning: the first of
         several series that grow together has it, and live tensors take it over from the others."""
         series, is_open = LeakSeries(row.series), row.series in self._open_leaks
+        # The newer half of the history may be the clearer evidence of a growth that began long before.
+        began = min(row.since_step, self._began_steps.get(series, row.since_step))
+        if row.verdict in RISING:
+            self._began_steps[series] = began
+        elif row.verdict in CALM:
+            self._began_steps.pop(series, None)
         if row.verdict == LeakVerdict.LEAK and not is_open:
-            together = [one for one in self._open_leaks.values() if one.has_one_cause_with(row)]
+            from_begin = row._replace(since_step=began)
+            together = [one for one in self._open_leaks.values() if one.has_one_cause_with(from_begin)]
             is_named_better = bool(together) and series is LeakSeries.ALLOCATED
             if is_named_better:
                 self._open_leaks = {
