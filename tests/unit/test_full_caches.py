@@ -72,12 +72,29 @@ def judged(held_kib: float, forward_kib: float, full_at: int = 10_000, steps: in
 
 
 def test_what_grows_less_than_tenfold_beside_growing_inputs_is_watched() -> None:
-    # As with images whose size grows by 2 every 100 steps: oneDNN caches 300 KiB for each new shape.
+    # As with images that grow by 2 pixels every 100 steps: oneDNN caches 300 KiB for each new shape.
     row = judged(held_kib=3.5 * 4, forward_kib=1.0 * 4)
     assert row.verdict == LeakVerdict.WATCH
     assert "as with growing inputs" in row.message
     assert judged(held_kib=3.5 * 4, forward_kib=0).verdict == LeakVerdict.LEAK
     assert judged(held_kib=80, forward_kib=4).verdict == LeakVerdict.LEAK
+
+
+def test_the_holes_that_growing_inputs_leave_are_watched_too() -> None:
+    # Of the same script the process grows by 11.5 KiB per step outside live objects.
+    def verdict(forward_kib: float) -> LeakVerdict:
+        detector, rows = LeakDetector(on_cpu=True), list[LeakRow]()
+        for step in range(1, 401):
+            detector.take([a_row(step, GIB, rss=2 * GIB + int(step * 46 * KIB))])
+            forward = 168 * KIB + int(step * forward_kib * KIB)
+            detector.take_host(step, None, 0, forward_end_bytes=(forward,))
+            if step % 10 == 0:
+                rows = detector.judge(step * 100_000_000)
+        return LeakVerdict(next(row.verdict for row in rows if row.series == LeakSeries.HOST))
+
+    assert verdict(4) is LeakVerdict.WATCH
+    assert verdict(0) is LeakVerdict.LEAK
+    assert verdict(1) is LeakVerdict.LEAK
 
 
 def test_the_sentence_on_a_leak_says_that_a_cache_looks_the_same() -> None:

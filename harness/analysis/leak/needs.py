@@ -18,6 +18,8 @@ COPIED = 0.75, 1.25
 LEAST_GAIN = 0.35
 # Minimum slope of the memory at the end of the forward pass if inputs grow, as a share of a leak's slope.
 LEAST_FORWARD = 0.1
+# The same for holes and for the process outside live objects: larger tensors leave larger holes each time.
+LEAST_FORWARD_FOR_HOLES = 0.04
 
 
 class StepNeeds:
@@ -51,7 +53,9 @@ class StepNeeds:
         if judgment.verdict is not LeakVerdict.LEAK:
             return judgment
         slope = 0.0 if judgment.trend is None else judgment.trend.slope
-        if self._forward_grows(slope):
+        if series is not LeakSeries.WORKERS and self._forward_grows(
+            LEAST_FORWARD * slope if series is LeakSeries.ALLOCATED else LEAST_FORWARD_FOR_HOLES * slope
+        ):
             return judgment._replace(verdict=LeakVerdict.WATCH)
         needs = self._needs()
         if needs is None:
@@ -74,14 +78,15 @@ class StepNeeds:
         is_whole = COPIED[0] <= needs.slope / leak.slope <= COPIED[1]
         return Copy(transient_bytes, needs.slope) if is_whole else NO_COPY
 
-    def _forward_grows(self, slope: float) -> bool:
+    def _forward_grows(self, least_slope: float) -> bool:
         """Return whether the forward pass needs far more memory than at first, as with inputs of growing
-        resolution. Libraries cache something for each new shape, beyond the tensors."""
+        resolution, by at least `least_slope` per step. Libraries cache something for each new shape, beyond
+        the tensors."""
         forward = self._forward.judge()
         if forward.trend is None or forward.trend.z <= SURE_Z or forward.risen_bytes is None:
             return False
         is_large = forward.risen_bytes >= LEAST_GAIN * self._newest_forward_bytes > 0
-        return is_large and forward.trend.slope >= LEAST_FORWARD * slope
+        return is_large and forward.trend.slope >= least_slope
 
     def _needs(self) -> Trend | None:
         """Return the trend of transient memory if it grows for certain."""
