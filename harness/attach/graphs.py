@@ -18,12 +18,13 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from harness.attach.entries import StepEntries
 from harness.attach.plain_observation import PlainObservation
 from harness.closing import Closing
+from harness.records.run import Phase
 from harness.watch.training import Replaced
 
 REPLAYED = (
     "Steps are replays of a CUDA graph, which does what it did when it was captured: AMP, the factor of the "
     "learning rate and other settings of the model and the optimizer do not change it. The time of a replay "
-    "is that of the optimizer's phase."
+    "is that of the optimizer's phase, or of the backward pass without an optimizer in the graph."
 )
 
 
@@ -144,17 +145,27 @@ class CapturedGraphs(Closing):
             if captured is None or observation is None or get_ident() != self._guard.thread:
                 original(graph)
                 return
-            for optimizer in captured.optimizers[:1]:
-                self._guard.run(observation.update_began, optimizer)
+            self._guard.run(self._replay_begins, captured, observation)
             original(graph)
             self._guard.run(self._replayed, captured, observation)
 
         return replay
 
+    def _replay_begins(self, captured: Captured, observation: PlainObservation) -> None:
+        """A graph is about to be replayed, behind the copies of its inputs."""
+        trains = captured.optimizers or captured.loss is not None
+        if trains and (lap := observation.steps.timer.lap) is not None:
+            lap(Phase.H2D)
+        for optimizer in captured.optimizers[:1]:
+            observation.update_began(optimizer)
+
     def _replayed(self, captured: Captured, observation: PlainObservation) -> None:
         """A graph was replayed, behind the begin of its first update. Raises as `update_ended`."""
         if observation.under_way.logged_loss is None:
             observation.under_way.logged_loss = captured.loss
+        lap = observation.steps.timer.lap
+        if captured.loss is not None and not captured.optimizers and lap is not None:
+            lap(Phase.BACKWARD)
         for number, optimizer in enumerate(captured.optimizers):
             if number:
                 observation.update_began(optimizer)

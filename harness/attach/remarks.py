@@ -119,6 +119,8 @@ class Remarks:
             return
         if not numbers.keys() <= self._scalars.names:
             self._scalars.check_names(numbers.keys())
+        if not self._guard.is_watching:  # In the capture of a CUDA graph, copies would become a part of it.
+            return
         if step is None:
             under_way = self.observation.under_way
             step = under_way.number

@@ -129,9 +129,11 @@ class StepTimer:
     def _lap(self, clock: DeviceClock, phase: Phase) -> None:
         if self._has_begun:
             clock.lap(phase)
-        else:
-            self._has_begun = True
-            clock.begin()
+            return
+        self._has_begun = True
+        if phase not in (Phase.DATA_WAIT, Phase.H2D):  # Work of the step has been issued: no idle time.
+            clock.restart()
+        clock.begin()
 
     def _end(self, clock: DeviceClock, *, is_late: bool = False) -> StepTicket | None:
         self._has_begun = False

@@ -14,9 +14,13 @@ from torch.cuda import CUDAGraph
 from torch.utils.data import DataLoader, TensorDataset
 
 from harness.attach.graphs import REPLAYED
+from harness.attach.scalars import DeviceReads
+from harness.device.testing.device import FakeDevice, FakeQueue
+from harness.watch.readback import LossReader
 from tests.attach_factories import Recorded, attached, recorded, steps_of
 
 _BATCH, _STEPS = 4, 5
+_MS = 1_000_000
 _Work = Callable[[], object]
 
 
@@ -197,3 +201,67 @@ def test_torchs_functions_are_restored(tmp_path: Path) -> None:
         session.end(None)
     assert (CUDAGraph.capture_begin, CUDAGraph.capture_end, CUDAGraph.replay) == before
     assert len(recorded(folder).steps) == 1
+
+
+def _replayed_on_a_device(home: Path, *, is_whole: bool) -> Recorded:
+    """Three steps and five replays of 50 ms of the device's time, without a loader."""
+    queue = FakeQueue()
+    with attached(home) as (session, folder, guard):
+        session._cpu = FakeDevice(queue=queue)  # type: ignore[assignment]  # in place of the CPU
+        training, graph = _Training(), _GraphOnCpu()
+        for _ in range(3):
+            training.step()
+        with _capture(graph):
+            training.loss = (training.step() if is_whole else training.compute()).detach()
+        graph.work = lambda: queue.work(50 * _MS)
+        for _ in range(5):
+            training.inputs.copy_(torch.ones(_BATCH, 3))
+            graph.replay()
+            if not is_whole:
+                training.optimizer.step()
+        assert guard.is_on
+        session.end(None)
+    return recorded(folder)
+
+
+@pytest.mark.parametrize(
+    ("is_whole", "phase"), [(True, "device_optimizer_ns"), (False, "device_backward_ns")]
+)
+def test_the_device_time_of_a_replay_is_a_phase_of_its_step(
+    tmp_path: Path, is_whole: bool, phase: str
+) -> None:
+    for row in _replayed_on_a_device(tmp_path, is_whole=is_whole).steps[3:]:
+        assert 50 * _MS <= getattr(row, phase) < 60 * _MS
+        assert 50 * _MS <= (row.device_step_ns or 0) < 60 * _MS
+        assert (row.device_gap_ns or 0) < 10 * _MS
+
+
+def test_what_is_logged_within_a_capture_takes_no_part_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = list[str]()
+
+    class Event:
+        def record(self) -> None:
+            calls.append("record")
+
+        def query(self) -> bool:
+            calls.append("query")
+            return False
+
+    reads = DeviceReads(LossReader(torch.zeros(64)), Event)
+    monkeypatch.setattr(DeviceReads, "of", lambda _device: reads)
+    with attached(tmp_path) as (session, _, guard):
+        session._cpu = FakeDevice()  # type: ignore[assignment]  # in place of the CPU
+        training = _Training()
+        training.step()
+        reads.request([])
+        calls.clear()
+        with _capture(_GraphOnCpu()):
+            session.remarks.log({"loss": training.step().detach()})
+            session.remarks.phase_ended("augment", 1_000)
+        assert not calls
+        session.remarks.phase_ended("augment", 1_000)
+        assert calls
+        assert guard.is_on
+        session.end(None)

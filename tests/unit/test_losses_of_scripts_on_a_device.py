@@ -82,3 +82,22 @@ def test_a_loss_is_read_once_the_device_has_copied_it(
     assert len(reader.read) == len(log.steps) == STEPS
     assert not reader.early
     assert all(row.device_step_ns is not None for row in log.steps)
+
+
+def test_a_step_of_plain_operations_without_a_loader_has_no_gap(tmp_path: Path) -> None:
+    """Where its forward pass begins is not known."""
+    queue = FakeQueue()
+    with attached(tmp_path) as (session, folder, guard):
+        session._cpu = FakeDevice(queue=queue)  # type: ignore[assignment]  # in place of the CPU
+        weight = nn.Parameter(torch.ones(3))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            queue.work(50_000_000)
+            (weight * 2).sum().backward()
+            optimizer.step()
+        assert guard.is_on
+        session.end(None)
+    steps = recorded(folder).steps
+    assert len(steps) == STEPS
+    assert all(row.device_step_ns is not None and row.device_gap_ns is None for row in steps[1:])
