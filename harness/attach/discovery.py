@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import ref
@@ -9,6 +10,7 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 
 class ScriptModels(nn.ModuleDict):
@@ -72,6 +74,35 @@ def take_alive(models: list[nn.Module]) -> tuple[list[nn.Module], set[type[nn.Mo
     found = [reference() for reference in references]
     lost = {kind for kind, model in zip(kinds, found, strict=True) if model is None}
     return [model for model in found if model is not None], lost
+
+
+def training_device(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> torch.device:
+    """Return the device that a training computes on: the accelerator with the most bytes of weights, of the
+    model and of the optimizers; the CPU where no weight is on an accelerator.
+
+    The first weight says little: an embedding or the weights of an optimizer may be on the CPU on purpose.
+    """
+    weights: dict[int, Tensor] = {id(weight): weight for weight in model.parameters()}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            weights |= {id(weight): weight for weight in group["params"]}
+    sizes: Counter[torch.device] = Counter()
+    for weight in weights.values():
+        device = _computing_device(weight)
+        if device.type not in ("cpu", "meta"):
+            # The size of a lazy weight is unknown, but not its device.
+            sizes[device] += 1 if is_lazy(weight) else weight.numel() * weight.element_size()
+    return max(sizes, key=lambda device: sizes[device], default=torch.device("cpu"))
+
+
+def _computing_device(weight: Tensor) -> torch.device:
+    """Return the device that computes with `weight`. FSDP2's CPUOffloadPolicy keeps the shards of weights on
+    the CPU, while their mesh is one of GPUs: it copies them to the current GPU, as `_get_device_from_mesh` of
+    torch/distributed/fsdp/_fully_shard/_fsdp_init.py says."""
+    kind = getattr(getattr(weight, "device_mesh", None), "device_type", weight.device.type)
+    if kind in ("cpu", weight.device.type):
+        return weight.device
+    return torch.device(kind, torch.get_device_module(kind).current_device())
 
 
 def replicas(models: Iterable[nn.Module]) -> list[nn.Module]:

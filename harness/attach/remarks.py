@@ -124,8 +124,11 @@ class Remarks:
         if step is None:
             under_way = self.observation.under_way
             step = under_way.number
-            if under_way.is_begun and _LOSS in numbers:
-                under_way.logged_loss = numbers[_LOSS]
+            loss = numbers.get(_LOSS)
+            # One on an accelerator, in a training on the CPU, is read as a scalar only: see `LossReader`.
+            is_readable = isinstance(loss, float) or not self._reads_at_once
+            if under_way.is_begun and loss is not None and is_readable:
+                under_way.logged_loss = loss
         self._guard.run(self._scalars.write, step, numbers)
 
     def note(self, text: object) -> None:

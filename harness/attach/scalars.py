@@ -21,6 +21,8 @@ _LONGEST_NAME = 200
 _MOST_NAMES = 1_000
 _SHOWN_CHARACTERS = 60
 _ZERO: Any = 0
+# Those with events: what such a device has computed can be read without waiting for it.
+_WITH_EVENTS = ("cuda", "mps", "xpu")
 # As ScalarRow._make, without a call into Python for every number.
 new_row: Callable[[tuple[Any, ...]], ScalarRow] = partial(tuple.__new__, ScalarRow)
 
@@ -122,6 +124,7 @@ class ScalarWriter:
     def __init__(
         self, put: Callable[[ScalarRow], None], clock_ns: Callable[[], int], reads: DeviceReads | None
     ) -> None:
+        """`reads` are those of the training's device; None: it is the CPU."""
         self._put = put
         self._clock_ns = clock_ns
         self._reads = reads
@@ -149,12 +152,15 @@ class ScalarWriter:
                 put(new_row((step, name, t_ns, number, 0)))
             else:
                 put(ScalarRow(step, name, t_ns, *encode_float(number)))
+        if self._reads is None and remote and (device := remote[0][1].device).type in _WITH_EVENTS:
+            # A training whose weights are on the CPU computes on this device.
+            self._reads = DeviceReads.of(device)
         if self._reads is not None:
             if remote:
                 self._reads.request(remote)
             self.collect()
         else:
-            for target, tensor in remote:  # Of another device than the training's.
+            for target, tensor in remote:
                 put(ScalarRow(*target, *encode_float(float(tensor))))
 
     def collect(self) -> None:

@@ -24,6 +24,7 @@ from harness.attach.discovery import (
     owns_all,
     replicas,
     take_alive,
+    training_device,
 )
 from harness.attach.ending import Ending, ending_of
 from harness.attach.entries import StepEntries, computes_gradients
@@ -309,8 +310,7 @@ class Session:
         owned = owned_parameters(optimizers)
         self._seen = [model for model in self._seen if owns(model, owned)] or list(models)
         model = as_one_model(models or find_models(owned) or self._seen)
-        weights = (weight for one in optimizers for group in one.param_groups for weight in group["params"])
-        place = next(weights, next(model.parameters(), torch.empty((), device="cpu"))).device
+        place = training_device(model, optimizers)
         device: Device = self._cpu if place.type == "cpu" else open_device(str(place), owns_process=False)
         self._loaders.begin()
         training = ScriptTraining(model, optimizers, Settings(), ScriptCalls())

@@ -72,7 +72,7 @@ def test_a_loss_is_read_once_the_device_has_copied_it(
 ) -> None:
     queue = FakeQueue(lag_marks=1)
     reader = CopyingReader(queue)
-    monkeypatch.setattr(LossReader, "of", lambda _device: reader)
+    monkeypatch.setattr(LossReader, "of", lambda *_: reader)
     with attached(tmp_path) as (session, folder, guard):
         session._cpu = FakeDevice(queue=queue)  # type: ignore[assignment]  # in place of the CPU
         train()
