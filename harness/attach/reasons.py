@@ -56,6 +56,11 @@ NO_LSTM = (
     "amp cannot be 'bf16' in this script: it has an LSTM, and this processor runs none in bfloat16 "
     "(torch needs AVX-512 for it)."
 )
+NO_BF16_REPLICAS = (
+    "amp cannot be 'bf16' in this script: torch.nn.DataParallel runs its replicas on threads of its own, in "
+    "float16 whatever the data type of autocast; use DistributedDataParallel, or enter torch.autocast with "
+    "bfloat16 in the model's `forward`."
+)
 ALL_DROPPED = (
     "batch_size cannot be {size:,}: the loader drops incomplete batches (drop_last=True), and an epoch has "
     "{samples:,} samples."

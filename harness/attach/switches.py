@@ -12,6 +12,7 @@ from harness.attach.loaders import LOADER_SETTINGS, LoaderSwitch
 from harness.attach.reasons import (
     ALL_DROPPED,
     MIXED_PRECISION_APIS,
+    NO_BF16_REPLICAS,
     NO_LSTM,
     NO_OPTIMIZER,
     NO_RATE,
@@ -131,8 +132,9 @@ class ScriptSwitches:
             self._validate_size(settings.batch_size)
         if "amp" in changed and settings.amp is AmpMode.FP16 and not self._can_scale():
             raise SettingError("amp", NO_SCALER)
-        if "amp" in changed and settings.amp is AmpMode.BF16 and not self._can_run_bf16():
-            raise SettingError("amp", NO_LSTM)
+        is_bf16 = "amp" in changed and settings.amp is AmpMode.BF16
+        if is_bf16 and (reason := self._bf16_refusal()) is not None:
+            raise SettingError("amp", reason)
         if "learning_rate_factor" in changed and not self._has_rates():
             raise SettingError("learning_rate_factor", f"learning_rate_factor has no effect: {NO_RATE}")
         parse_profile_at(settings.profile_at)
@@ -202,11 +204,15 @@ class ScriptSwitches:
     def _can_scale(self) -> bool:
         return self.has_scaler or self.autocast.own_mode is AmpMode.FP16
 
-    def _can_run_bf16(self) -> bool:
-        if self._device.torch_device.type != "cpu" or self.autocast.own_mode is AmpMode.BF16:
-            return True
-        layers = (layer for model in self._training.models for layer in model.modules())
-        return not any(isinstance(layer, nn.LSTM) for layer in layers) or has_bf16_lstm()
+    def _bf16_refusal(self) -> str | None:
+        if self.autocast.own_mode is AmpMode.BF16:
+            return None
+        layers = [layer for model in self._training.models for layer in model.modules()]
+        # `torch.nn.parallel.parallel_apply` enters an autocast without a data type on its threads.
+        if any(isinstance(layer, nn.DataParallel) and len(layer.device_ids) > 1 for layer in layers):
+            return NO_BF16_REPLICAS
+        has_lstm = self._device.torch_device.type == "cpu" and any(isinstance(one, nn.LSTM) for one in layers)
+        return NO_LSTM if has_lstm and not has_bf16_lstm() else None
 
     def _has_batch_norm(self) -> bool:
         layers = (layer for model in self._training.models for layer in model.modules())

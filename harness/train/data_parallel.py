@@ -1,6 +1,8 @@
 """One batch over several GPUs in threads of one process: torch.nn.DataParallel."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,28 @@ class DataParallelLoss(nn.DataParallel[nn.Module]):
         shares = [len(part[0]) / len(inputs) for part in parts]
         weighted = [share * loss.to(inputs.device) for share, loss in zip(shares, losses, strict=True)]
         return torch.stack(weighted).sum()
+
+    def parallel_apply(
+        self, replicas: Sequence[Callable[..., Any]], inputs: Sequence[Any], kwargs: Any
+    ) -> list[Any]:
+        """Return the losses of the replicas, under the autocast of the calling thread.
+
+        Torch's function enters an autocast without a data type on each of its threads, where the default
+        holds: float16, which without scaled gradients loses the small ones.
+        """
+        device_type = inputs[0][0].device.type
+        if torch.is_autocast_enabled(device_type):
+            dtype = torch.get_autocast_dtype(device_type)
+            replicas = [partial(_under_autocast, device_type, dtype, replica) for replica in replicas]
+        losses: list[Any] = super().parallel_apply(replicas, inputs, kwargs)  # type: ignore[arg-type]  # only called
+        return losses
+
+
+def _under_autocast(
+    device_type: str, dtype: torch.dtype, replica: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    with torch.autocast(device_type, dtype=dtype):
+        return replica(*args, **kwargs)
 
 
 def data_parallel(

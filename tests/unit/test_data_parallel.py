@@ -1,7 +1,9 @@
 """One batch over several GPUs: the mean loss, and what is refused. The GPUs are threads of the CPU here; the
 real ones are those of tests/gpu/test_data_parallel_on_cuda.py."""
 
+import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -31,7 +33,7 @@ class MeanLoss(nn.Module):
         return nn.functional.cross_entropy(self.layer(inputs), targets)
 
 
-class OnTheCpu(DataParallelLoss):
+class OnThreadsOfTheCpu(DataParallelLoss):
     """Its replicas are the model itself, and its GPUs are parts of the batch."""
 
     def __init__(self, model: nn.Module, count: int) -> None:
@@ -44,6 +46,10 @@ class OnTheCpu(DataParallelLoss):
 
     def replicate(self, module: Any, device_ids: Sequence[int | torch.device]) -> list[Any]:
         return [module] * len(device_ids)
+
+
+class OnTheCpu(OnThreadsOfTheCpu):
+    """Its replicas run one after the other."""
 
     def parallel_apply(self, replicas: Sequence[Any], inputs: Sequence[Any], kwargs: Any) -> list[Any]:
         return [replica(*part) for replica, part in zip(replicas, inputs, strict=True)]
@@ -63,6 +69,37 @@ def test_loss_and_gradients_are_those_of_the_whole_batch(samples: int, gpus: int
     loss.backward()
     torch.testing.assert_close(loss, whole)
     torch.testing.assert_close(model.layer.weight.grad, expected)
+
+
+class NotesDtype(nn.Module):
+    """Notes the data type of what it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.dtypes = nn.Linear(4, 3), list[torch.dtype]()
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        outputs = self.layer(inputs)
+        self.dtypes.append(outputs.dtype)
+        return nn.functional.cross_entropy(outputs.float(), targets)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_replicas_compute_in_the_data_type_of_autocast(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    """Torch's own `parallel_apply`, whose threads enter autocast without a data type."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cpu"))
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda _device: nullcontext())
+    monkeypatch.setattr(torch.accelerator, "device_index", lambda _device: nullcontext())
+    monkeypatch.setattr(
+        sys.modules["torch.nn.parallel.parallel_apply"], "_get_device_index", lambda device, _optional: device
+    )
+    model = NotesDtype()
+    with torch.autocast("cpu", dtype=dtype):
+        OnThreadsOfTheCpu(model, 2)(torch.ones(4, 4), torch.zeros(4, dtype=torch.long))
+    assert model.dtypes == [dtype] * 2
 
 
 @pytest.mark.parametrize(

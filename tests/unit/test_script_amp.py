@@ -214,6 +214,29 @@ def test_bf16_is_refused_where_the_processor_has_no_lstm_of_it(
     assert "LSTM" in answer.message
 
 
+class OnGpus(nn.DataParallel[nn.Module]):
+    """DataParallel of a model over so many GPUs, which is called on the CPU."""
+
+    def __init__(self, module: nn.Module, count: int) -> None:
+        super().__init__(module)
+        self.device_ids = list(range(count))
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.module(inputs)
+
+
+@pytest.mark.parametrize(("gpus", "state"), [(1, CommandState.APPLIED), (2, CommandState.REJECTED)])
+def test_bf16_is_refused_where_replicas_would_compute_in_fp16(
+    tmp_path: Path, gpus: int, state: CommandState
+) -> None:
+    net = Net()
+    model = OnGpus(net, gpus)
+    attached, (request,) = train(tmp_path, Script(model, model), "bf16")
+    answer = attached.answer(request)
+    assert answer.state == state
+    assert ("DataParallel" in answer.message) is (gpus > 1)
+
+
 @pytest.mark.parametrize("around", [None, bf16])
 def test_losses_fall_whatever_is_switched_under_a_gradscaler(
     tmp_path: Path, around: Callable[[], Any] | None
