@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
+from harness.device.accelerator import computing_device
+
 
 class ScriptModels(nn.ModuleDict):
     """Several models of one script, under the names of its variables. It is never called."""
@@ -88,21 +90,11 @@ def training_device(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer
             weights |= {id(weight): weight for weight in group["params"]}
     sizes: Counter[torch.device] = Counter()
     for weight in weights.values():
-        device = _computing_device(weight)
+        device = computing_device(weight)
         if device.type not in ("cpu", "meta"):
             # The size of a lazy weight is unknown, but not its device.
             sizes[device] += 1 if is_lazy(weight) else weight.numel() * weight.element_size()
     return max(sizes, key=lambda device: sizes[device], default=torch.device("cpu"))
-
-
-def _computing_device(weight: Tensor) -> torch.device:
-    """Return the device that computes with `weight`. FSDP2's CPUOffloadPolicy keeps the shards of weights on
-    the CPU, while their mesh is one of GPUs: it copies them to the current GPU, as `_get_device_from_mesh` of
-    torch/distributed/fsdp/_fully_shard/_fsdp_init.py says."""
-    kind = getattr(getattr(weight, "device_mesh", None), "device_type", weight.device.type)
-    if kind in ("cpu", weight.device.type):
-        return weight.device
-    return torch.device(kind, torch.get_device_module(kind).current_device())
 
 
 def replicas(models: Iterable[nn.Module]) -> list[nn.Module]:

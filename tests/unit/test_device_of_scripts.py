@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from harness.attach.discovery import training_device
 from harness.attach.scalars import DeviceReads, ScalarWriter
@@ -15,13 +14,7 @@ from harness.device.cpu.device import CpuDevice
 from harness.records.script import ScalarRow
 from harness.watch.readback import LossReader
 from tests.attach_factories import attached, recorded
-
-CPU, FIRST, SECOND = torch.device("cpu"), torch.device("cuda", 0), torch.device("cuda", 1)
-
-
-def on(device: torch.device, size: int) -> Tensor:
-    """A tensor without memory that says to be on `device`."""
-    return FakeTensor(FakeTensorMode(allow_non_fake_inputs=True), torch.empty(size, device="meta"), device)
+from tests.placement_factories import CPU, FIRST, SECOND, on
 
 
 class Weights(nn.Module):

@@ -17,15 +17,12 @@ from harness.watch.controller import StepController
 from harness.watch.guard import FailureGuard
 from harness.watch.inbox import Inbox
 from harness.watch.inspect.inspection import STEPS, Inspection, open_inspection
-from harness.watch.inspect.placement import misplaced
 from harness.watch.inspect.syncs import SyncCatcher
 from harness.watch.limits import RunLimits
 from harness.watch.live_settings import LiveSettings
 from harness.watch.memory import MemoryWatch
 from harness.watch.timing import StepTimer
-from tests.train_factories import Clock, FakeJournal, a_command, a_context, a_step, a_workload
-
-CPU = torch.device("cpu")
+from tests.train_factories import Clock, FakeJournal, a_command, a_context, a_workload
 
 
 def a_catcher() -> tuple[SyncCatcher, FakeSyncDebugMode]:
@@ -256,27 +253,6 @@ def test_on_the_cpu_nothing_is_inspected() -> None:
     assert open_inspection(a_context(device), a_workload(device)) is None
 
 
-def test_everything_that_lies_on_the_device_is_not_named() -> None:
-    workload = a_workload(optimizer="adam", optimizer_impl="loop")
-    a_step(workload)
-    assert misplaced(workload, CPU) == []
-
-
-def test_what_lies_elsewhere_is_named_the_largest_first() -> None:
-    workload = a_workload(optimizer="adam", optimizer_impl="loop")
-    a_step(workload)
-    workload.model.register_buffer("positions", torch.zeros(1 << 20, device="meta"))
-    workload.loss = torch.zeros((), device="meta")
-    found = misplaced(workload, CPU)
-    assert [(one.what, one.name, one.device) for one in found] == [
-        ("buffer", "positions", "meta"),
-        ("loss", "the loss", "meta"),
-    ]
-    assert found[0].size_bytes == 4 << 20
-    others = {one.what for one in misplaced(workload, torch.device("cuda:0"))}
-    assert others == {"parameter", "buffer", "optimizer state", "loss"}
-
-
 def test_what_lies_elsewhere_is_told_with_the_first_look() -> None:
     bench = Bench()
     bench.workload.model.register_buffer("positions", torch.zeros(1 << 20, device="meta"))
@@ -285,16 +261,3 @@ def test_what_lies_elsewhere_is_told_with_the_first_look() -> None:
     assert "The buffer positions (4.00 MiB) is not on cpu." in event.message
     (text,) = json.loads(event.detail)["elsewhere"]
     assert text == {"what": "buffer", "name": "positions", "device": "meta", "size_bytes": 4 << 20}
-
-
-def test_the_injected_faults_are_what_is_looked_for() -> None:
-    left = a_workload(inject="elsewhere:64KiB")
-    a_step(left)
-    assert [(one.what, one.name, one.size_bytes) for one in misplaced(left, torch.device("cuda"))][-1] == (
-        "loss",
-        "the loss",
-        4,
-    )
-    buffers = {name: buffer.nbytes for name, buffer in left.model.named_buffers()}
-    assert buffers == {"left_behind": 64 << 10}
-    a_step(a_workload(inject="sync"))

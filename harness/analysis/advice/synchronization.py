@@ -82,9 +82,10 @@ def _listed(run: RunEvidence, lines: Sequence[SyncLine]) -> list[tuple[str, str]
 
 
 def find_misplaced_tensors(run: RunEvidence) -> Diagnosis | None:
-    """A parameter, a buffer, optimizer state or the loss on another device than the training GPU, in two
-    inspected steps. Each use together with tensors on the GPU copies it, and the copy synchronizes. Batches
-    come from host memory, and step counters of optimizers stay there by design; neither counts."""
+    """A parameter or a buffer on the CPU in a module that has tensors on the training GPU, optimizer state of
+    a weight on it, or the loss, in two inspected steps. Each use together with tensors on the GPU copies it,
+    and the copy synchronizes. Modules that are completely on the CPU or on another GPU are there by design,
+    as are step counters of optimizers, and batches come from host memory; none of these counts."""
     if not run.is_gpu or run.inspection is None or not run.inspection.misplaced:
         return None
     tensors = run.inspection.misplaced
@@ -125,7 +126,8 @@ RULES = (
     Rule(
         "misplaced-tensors",
         "Move all tensors to the GPU",
-        "a parameter, a buffer, optimizer state (except step counters) or the loss on another device",
+        "a parameter, a buffer, optimizer state (except step counters) or the loss on the CPU, in a module "
+        "or of a weight on the GPU",
         "each use copies such a tensor",
         "the device of each tensor of model, optimizer and loss, after warm-up and after each change",
         "none",
