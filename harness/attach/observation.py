@@ -79,7 +79,7 @@ class Observation:
         self.is_discovering, self.has_lost_models, self._replacements = True, False, 0
         self._find_models = find_models
         self.availability = Availability(context, switches)
-        copies = context.device.torch_device.type != "cpu"
+        self._copies = copies = context.device.torch_device.type != "cpu"
         self.tracker = tracker = StepTracker(steps.timer, copies=copies)
         training.read_phase = lambda: tracker.oom_phase
         self.cycle = UpdateCycle()
@@ -198,7 +198,8 @@ class Observation:
         (scaled, unscaled), self._scaled = self._scaled, (None, None)
         if loss is not None and (not loss.dim() or loss.numel() == 1):
             value = (unscaled if scaled is loss else loss).detach()
-            self.training.loss, self._has_loss = value.reshape(()) if value.dim() else value, True
+            self.training.loss = value.reshape(()) if value.dim() else value
+            self._has_loss = value.is_cpu or self._copies or self.availability.reads_loss(value.device)
         self._gradients_begin()
 
     def _gradients_begin(self) -> None:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch.nn.parameter import is_lazy
 
 from harness.attach.switches import ScriptSwitches
@@ -47,6 +48,7 @@ class Availability:
         self._context = context
         self._switches = switches
         self._recorded: dict[str, str] = {}
+        self._has_unread_loss = False
         self.update()
 
     def update(self) -> None:
@@ -57,6 +59,17 @@ class Availability:
             if self._recorded.get(name) != reason:
                 self._recorded[name] = reason
                 self._context.journal.put(UnavailableSettingRow(name, reason))
+
+    def reads_loss(self, device: torch.device) -> bool:
+        """Return False: this training on the CPU reads no losses on `device`. Writes down why, once."""
+        if not self._has_unread_loss:
+            self._has_unread_loss = True
+            self._context.warn(
+                "loss not read",
+                f"The loss is on {device}, while all weights are on the CPU, so that this run is one of the "
+                f"CPU: the loss is n/a, as reading it would make each step wait for {device}.",
+            )
+        return False
 
     def optimizers_found(self, step: int) -> None:
         """Write down the values in effect from `step` on where optimizers that were found by now have a

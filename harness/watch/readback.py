@@ -2,11 +2,12 @@
 
 On an asynchronous device the loss is copied into a ring of slots (pinned, but for Apple's GPUs), behind the
 step's work in the same stream; it may be read once the device has finished the step. On the CPU the tensor
-itself is the ticket; a loss on an accelerator has none there, as no mark says when it may be read.
+itself is the ticket.
 """
 
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -39,46 +40,28 @@ class LossReader:
     """Source of tickets for losses. One writer (the training thread), one reader (the writer's thread).
 
     Attributes:
-        take: a ticket for a loss, a scalar without graph; None when every slot is waiting to be read, or for
-            a loss on an accelerator in a training on the CPU.
+        take: a ticket for a loss, a scalar without graph; None when every slot is waiting to be read.
     """
 
-    def __init__(
-        self,
-        ring: Tensor | None,
-        device: torch.device = _CPU,
-        report: Callable[[torch.device], None] = lambda _device: None,
-    ) -> None:
+    def __init__(self, ring: Tensor | None, device: torch.device = _CPU) -> None:
         """`ring` is a vector in pinned memory, None on a synchronous device. The step's marks are those of
-        `device`. `report` is called once, with the accelerator of a loss that cannot be read."""
+        `device`."""
         self._device = device
-        self._report: Callable[[torch.device], None] | None = report
         self._slots = () if ring is None else ring.unbind()
         self._free = deque(range(len(self._slots)))
+        # As `item`, which passes the interpreter's lock to training and back for each loss.
         self.take: Callable[[Tensor], LossTicket | None] = (
-            self._take_itself if ring is None else self._take_slot
+            attrgetter("tolist") if ring is None else self._take_slot
         )
 
     @classmethod
-    def of(
-        cls, device: torch.device, report: Callable[[torch.device], None] = lambda _device: None
-    ) -> "LossReader":
-        """Create the reader for `device`, with `report` as in `LossReader`."""
+    def of(cls, device: torch.device) -> "LossReader":
+        """Create the reader for `device`."""
         if device.type == "cpu":
-            return cls(None, report=report)
+            return cls(None)
         # A script may have another default device and type.
         ring = torch.empty(SLOTS, dtype=torch.float32, device="cpu", pin_memory=device.type != "mps")
         return cls(ring, device)
-
-    def _take_itself(self, loss: Tensor) -> LossTicket | None:
-        if loss.is_cpu:
-            # As `item`, which passes the interpreter's lock to training and back for each loss.
-            read: LossTicket = loss.tolist  # type: ignore[assignment]  # that of a scalar
-            return read
-        report, self._report = self._report, None
-        if report is not None:
-            report(loss.device)
-        return None
 
     def _take_slot(self, loss: Tensor) -> LossTicket | None:
         if not self._free:

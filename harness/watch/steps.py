@@ -1,7 +1,6 @@
 """The training thread's half of a watch: the work before, within and after each step."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import torch
 from torch import nn
@@ -12,7 +11,6 @@ from harness.watch.boundary import Boundary, Outcome, StepAction
 from harness.watch.cache import CacheEmptying
 from harness.watch.capture.profiles import Profiles
 from harness.watch.capture.snapshots import Snapshots
-from harness.watch.context import RunContext
 from harness.watch.controller import StepController
 from harness.watch.dispatch import Dispatcher, StepEnded, StepListener
 from harness.watch.inspect.inspection import open_inspection
@@ -59,10 +57,7 @@ class Steps:
         self.context, self.memory = context, memory
         is_cpu = context.device.facts.kind is DeviceKind.CPU
         device_clock = instruments.device_clock
-        losses = LossReader.of(
-            torch.device("cpu") if device_clock is None else context.device.torch_device,
-            partial(_report_unread_loss, context),
-        )
+        losses = LossReader.of(torch.device("cpu") if device_clock is None else context.device.torch_device)
         self.timer = StepTimer(instruments.now_ns, device_clock, memory if is_cpu else None, losses)
         self.boundary = Boundary(context.marks, memory, self.timer)
         self.snapshots = Snapshots(context, training, memory, instruments.captures, history)
@@ -117,11 +112,3 @@ class Steps:
         self.controller.close()
         if self.recorder.rank_waits is not None:
             self.recorder.rank_waits.close()
-
-
-def _report_unread_loss(context: RunContext, device: torch.device) -> None:
-    context.warn(
-        "loss not read",
-        f"The loss is on {device}, while all weights are on the CPU, so that this run is one of the CPU: the "
-        f"loss is n/a, as reading it would make each step wait for {device}.",
-    )
