@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from itertools import chain
 from threading import get_ident
 from typing import Any, Protocol, cast
-from weakref import ref
 
 from harness.attach.guard import ScriptGuard
 from harness.attach.passes import LoaderPass
@@ -47,7 +46,7 @@ class ScriptIterator(chain[Any]):
     def __new__(cls, batches: LoaderPass, events: BatchEvents) -> "ScriptIterator":
         """`events` receives the batches."""
         iterator = cast(ScriptIterator, cls.from_iterable(_until_the_end(batches, events)))
-        iterator._pass, batches.iterator = batches, ref(iterator)
+        iterator._pass = batches
         return iterator
 
     def __len__(self) -> int:

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from weakref import ReferenceType, ref
+from weakref import ref
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader
@@ -55,7 +55,6 @@ class LoaderPass:
             0: unknown.
         drawn_last: the indices of its last batches, where they count the samples of the newest one.
         opened_at: the place in the script that opens it.
-        iterator: refers to the iterator that the script has.
     """
 
     def __init__(
@@ -78,7 +77,6 @@ class LoaderPass:
         self.early_samples: deque[int] = deque(maxlen=_MOST_EARLY)
         self.drawn_last: Sequence[Sequence[Any]] | None = None
         self.opened_at: Place = ()
-        self.iterator: ReferenceType[Any] = ref(self)
         self._open_iterator = open_iterator
         self._changed = changed
         self._attributes: dict[str, Any] = {}

@@ -15,7 +15,6 @@ from weakref import ReferenceType, ref
 from torch.utils.data import DataLoader
 
 from harness.analysis.oom.report import OomPhase
-from harness.attach.inspected import InspectedBatches
 from harness.attach.passes import LoaderPass
 from harness.records.run import Phase
 from harness.watch.timing import StepTimer, Times
@@ -72,7 +71,6 @@ class StepTracker:
         # script may take two batches for a step by `next(iter(loader))`.
         self._unused: list[tuple[ReferenceType[LoaderPass], int]] = []
         self._left: list[tuple[ReferenceType[LoaderPass], int]] = []
-        self._inspected = InspectedBatches()
         self.evaluation_ns = 0
         self.owes_mark = False
 
@@ -98,8 +96,6 @@ class StepTracker:
 
     def loader_opened(self, loader: DataLoader[Any]) -> None:
         """A loader is opened: the script may have left its passes before, unless it has seen their end."""
-        if (inspected := self._inspected).fresh:
-            inspected.loader_opened(self.samples, self._spent_ns[_DATA_WAIT])
         unused, self._unused = self._unused, []
         for reference, samples in unused:
             batches = reference()
@@ -124,10 +120,6 @@ class StepTracker:
         self.has_batch = True
         if self._left:
             self._leave_unused()
-        if batches is not None and not batches.has_fed:
-            self._inspected.arrived(batches)
-        else:
-            self._inspected.is_used = True
         if samples is not None:
             self.samples = (self.samples or 0) + samples
             if batches is not None and batches.has_fed:
@@ -150,8 +142,6 @@ class StepTracker:
         if is_evaluating or not has_gradients:
             self.has_evaluated = True
             self._is_evaluating = self._is_evaluating or is_evaluating
-        elif self._inspected.fresh and self._inspected.take():
-            self._leave_inspected()
         elif self._is_evaluating and not self.has_batch:
             # Calls without gradients in training mode may as well be a part of this step.
             self.leave_out()
@@ -184,9 +174,6 @@ class StepTracker:
             self._unused.clear()
             self._left.clear()
             self.has_evaluated = self._is_evaluating = False
-            if self._inspected.fresh and self._inspected.take():
-                self._leave_inspected()
-            self._inspected.is_used = False
             if self._timer.is_observing:
                 now_ns = self.clock_ns()
                 self._spent_ns[self._phase] += now_ns - self.last_ns
@@ -333,14 +320,6 @@ class StepTracker:
         self.samples = None
         self._unused.clear()
         self._left.clear()
-        self._inspected.take()
-
-    def _leave_inspected(self) -> None:
-        """Count neither batches that were only inspected, nor the wait for them."""
-        inspected = self._inspected
-        self.samples = max(0, (self.samples or 0) - inspected.samples)
-        self._spent_ns[_DATA_WAIT] -= inspected.wait_ns
-        self._spent_ns[_OTHER] += inspected.wait_ns
 
     def _leave_unused(self) -> None:
         """Count no batches that the script has left. As long as their iterator exists, as where two loops

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from time import sleep
 
 import pytest
 import torch
@@ -160,64 +159,6 @@ def test_batches_that_are_collected_over_the_end_of_an_epoch_count(tmp_path: Pat
                 yield inputs
 
     batches = endless()
-
-    def epoch(loop: Loop) -> None:
-        for _ in range(_STEPS):
-            loop.step(*islice(batches, 2))
-
-    assert epochs_of(tmp_path, epoch, loop) == [2 * _BATCH] * (_EPOCHS * _STEPS - 1)
-
-
-def inspected_before_the_loop(loop: Loop) -> None:
-    """Two batches to look at, and then an epoch."""
-    assert next(iter(loop.loader))[0].shape == next(iter(loop.loader))[0].shape
-    for (inputs,) in islice(loop.loader, _STEPS):
-        loop.step(inputs)
-
-
-def inspected_after_the_loop(loop: Loop) -> None:
-    """An epoch to the end of its loader, and a batch of another loader to look at."""
-    for (inputs,) in loop.loader:
-        loop.step(inputs)
-    assert len(next(iter(a_loader(size=7)))[0]) == 7
-
-
-@pytest.mark.parametrize("epoch", [inspected_before_the_loop, inspected_after_the_loop])
-def test_batches_that_are_only_inspected_count_in_no_step(
-    tmp_path: Path, epoch: Callable[[Loop], None]
-) -> None:
-    assert epochs_of(tmp_path, epoch, Loop(_STEPS)) == [_BATCH] * (_EPOCHS * _STEPS - 1)
-
-
-def test_the_wait_for_a_batch_that_is_only_inspected_is_no_wait_of_the_step(tmp_path: Path) -> None:
-    waits = 0
-
-    def wait(samples: list[tuple[Tensor, ...]]) -> Tensor:
-        nonlocal waits
-        waits += 1
-        if waits in inspected:
-            sleep(0.2)
-        return torch.cat([sample for (sample,) in samples])
-
-    data = TensorDataset(torch.ones(12, 1, 3))
-    loader = DataLoader(data, batch_size=_BATCH, collate_fn=wait)
-    inspected = {1, 5, 9}
-
-    def script() -> None:
-        loop = Loop()
-        for _ in range(3):
-            assert len(next(iter(loader))) == _BATCH
-            for inputs in loader:
-                loop.step(inputs)
-
-    rows = steps_of(tmp_path, script).steps
-    assert len(rows) == 9
-    assert max(row.data_wait_ns or 0 for row in rows) < 150_000_000
-
-
-def test_batches_that_are_collected_from_short_epochs_count(tmp_path: Path) -> None:
-    loop = Loop(1)
-    batches = (inputs for _ in range(2 * _EPOCHS * _STEPS) for (inputs,) in loop.loader)
 
     def epoch(loop: Loop) -> None:
         for _ in range(_STEPS):
