@@ -339,13 +339,12 @@ class StepEntries:
                     progress = plain.progress
                     progress.last_step, progress.times_ns = step, step_ns
                     waits = NO_WAITS if plain.rank_waits is None else plain.rank_waits.take()
-                    samples = plain.samples or (samples or 0) // plain.rows_per_sample
+                    samples = plain.samples or samples or 0
                     plain.put((step, step_ns, None, loss, samples, tokens, waits, plain.columns))
                 elif (progress := plain.progress).unobserved_ns is not None:
                     samples, tokens = plain.sizes
                     progress.unobserved_ns.append(end_ns)
-                    samples = plain.samples or (samples or 0) // plain.rows_per_sample
-                    progress.unobserved_samples += samples
+                    progress.unobserved_samples += plain.samples or samples or 0
                     progress.unobserved_tokens += tokens or 0
                 plain.step_finished(step)
             except Exception as error:  # noqa: BLE001  # the guard of the process, inline

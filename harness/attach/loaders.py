@@ -65,9 +65,8 @@ class LoaderSwitch:
         self.has_evaluated = self.is_dry = False
         self.recent: list[LoaderPass] = []
         self._training: WeakSet[DataLoader[Any]] = WeakSet()
-        # Loaders with batches that the script loads before the step that uses them, and the rows of the
-        # model's input for each of their samples.
-        self._ahead: WeakKeyDictionary[DataLoader[Any], int] = WeakKeyDictionary()
+        # Loaders with batches that the script loads before the step that uses them.
+        self._ahead: WeakSet[DataLoader[Any]] = WeakSet()
         self._fixed: WeakKeyDictionary[DataLoader[Any], str] = WeakKeyDictionary()
         self.newest: Callable[[], LoaderPass | None] = _nothing
         self._wanted: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
@@ -150,10 +149,9 @@ class LoaderSwitch:
             self._lengths.ended(loader, batches)
             self.is_dry |= loader in self._training
 
-    def load_ahead(self, rows_per_sample: int) -> None:
-        """Count no samples of later passes: the script loads batches before the step that uses them, and
-        calls the model with so many rows for each sample."""
-        self._ahead.update(dict.fromkeys(self._training, rows_per_sample))
+    def load_ahead(self) -> None:
+        """Count no samples of later passes: the script loads batches before the step that uses them."""
+        self._ahead.update(self._training)
 
     @property
     def early_samples(self) -> list[int]:
@@ -331,7 +329,7 @@ class LoaderSwitch:
 
     def _note_pass(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
         self.loader_opened(loader)
-        batches.rows_per_sample = self._ahead.get(loader)
+        batches.is_ahead = loader in self._ahead
         # Before the training, a batch of another loader is no part of it.
         self.recent = [one for one in self.recent if self._has_begun and one.loader is not loader]
         self.loaders.add(loader)

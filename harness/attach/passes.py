@@ -47,7 +47,7 @@ class LoaderPass:
         values: the values with which its iterator was opened.
         batches: torch's iterator, which an exchange replaces.
         is_over: whether the script has seen its end.
-        rows_per_sample: of the model's input, if the script loads batches before the step that uses them.
+        is_ahead: whether the script loads its batches before the step that uses them.
         has_fed: whether it has fed a step of the training.
         axis: the dimension of its batches that counts samples; None before the first batch, negative without
             one.
@@ -71,8 +71,7 @@ class LoaderPass:
         self._loader: Callable[[], DataLoader[Any] | None] = ref(loader) if is_own else lambda: loader
         self.values = LoaderValues(None, False, 0, DEFAULT_PREFETCH)
         self.batches: Iterator[Any] = iter(())
-        self.is_over = self.has_fed = False
-        self.rows_per_sample: int | None = None
+        self.is_over = self.is_ahead = self.has_fed = False
         self.axis: int | None = None
         self.early_samples: deque[int] = deque(maxlen=_MOST_EARLY)
         self.drawn_last: Sequence[Sequence[Any]] | None = None
@@ -115,7 +114,7 @@ class LoaderPass:
     def samples_of(self, batch: Any) -> int | None:
         """Return the number of samples in the newest batch of this pass; None: unknown, or of a later step
         than the one under way."""
-        if self.rows_per_sample is not None:
+        if self.is_ahead:
             return None
         drawn = self._drawn
         if drawn is None and self._were_drawn_before:

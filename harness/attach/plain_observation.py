@@ -84,10 +84,9 @@ class PlainObservation(Observation):
 
     def _note_sizes(self) -> tuple[int, int | None]:
         """Note the samples and the tokens of the plain step that ends, and return them."""
-        plain = self.plain
-        samples, tokens = plain.sizes
-        self.sizes.carried, self.sizes.carried_rows = plain.samples or 0, plain.rows_per_sample
-        samples = plain.samples or (samples or 0) // plain.rows_per_sample
+        samples, tokens = self.plain.sizes
+        self.sizes.carried = self.plain.samples or 0
+        samples = self.plain.samples or samples or 0
         self.training.samples_per_step, self.training.tokens_per_step = samples, tokens
         return samples, tokens
 
@@ -110,8 +109,6 @@ class PlainObservation(Observation):
         times_ns = plain.leave(self.step)
         if len(times_ns) < ARRIVED and plain.samples is not None:
             self.sizes.carried = plain.samples
-        if batches is not None:
-            self.sizes.carried_rows = batches.rows_per_sample
         taken_ns = times_ns[ARRIVED:] if batches is None else times_ns
         clock_ns, tracker.clock_ns = tracker.clock_ns, iter(taken_ns).__next__
         try:

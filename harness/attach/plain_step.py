@@ -58,7 +58,6 @@ class PlainStep(StepUnderWay):
         samples: samples of its batch.
         reads_sizes: whether the sizes of its model's inputs are needed.
         sizes: samples and tokens of its model's inputs; samples only if those of the batch are unknown.
-        rows_per_sample: of those inputs, see `LoaderPass.rows_per_sample`; 1 where it has none.
         loss: its loss; None in unobserved steps.
         end_ns: the end of the newest step.
         until_ns: the first moment at which something may be due or to be measured.
@@ -91,7 +90,6 @@ class PlainStep(StepUnderWay):
         "put",
         "rank_waits",
         "reads_sizes",
-        "rows_per_sample",
         "samples",
         "sizes",
         "step_finished",
@@ -110,7 +108,7 @@ class PlainStep(StepUnderWay):
         self.is_recorded = True
         self.samples: int | None = None
         self.reads_sizes = True
-        self.sizes, self.rows_per_sample = UNKNOWN_SIZES, 1
+        self.sizes = UNKNOWN_SIZES
         self.loss: Any = None
         self.end_ns = self.until_ns = self.until_step = 0
         self.columns: LastColumns = NO_COLUMNS
@@ -142,7 +140,6 @@ class PlainStep(StepUnderWay):
         self.is_recorded, self.loss, self.end_ns = timer.is_observing, None, timer.end_ns
         self.events_before_call = 0 if batches is None else ARRIVED
         self.samples, self.sizes = None, UNKNOWN_SIZES
-        self.rows_per_sample = 1 if batches is None else batches.rows_per_sample or 1
 
     def expect_quiet(self, timer: StepTimer, *, reads_sizes: bool) -> None:
         """Expect quiet steps from now on, or, where the memory is to be read, one after which it is."""

@@ -13,8 +13,7 @@ class StepSizes:
     Samples are those of the batches that a loader returned in the step, else of the model's inputs: those of
     the last call of its first model before each backward pass. Some scripts load a batch ahead, such as those
     with Accelerate. Their loaders are found where a pass is over and the model is trained once more before
-    another batch comes: from then on the model's inputs count. Those may have several rows for each sample,
-    such as a preferred and a rejected answer.
+    another batch comes: from then on the model's inputs count.
 
     Attributes:
         leader: the id of the first model that was called for training in the step; None before.
@@ -23,8 +22,6 @@ class StepSizes:
         carried: samples of the newest batch that was loaded before the step.
         newest: samples of the newest batch that a loader returned in the step; None: unknown.
         has_new_batch: whether a loader has returned one since the last backward pass.
-        carried_rows: the rows per sample of the model's inputs in the step before; None: its batches were not
-            loaded ahead.
     """
 
     def __init__(self, loaders: LoaderSwitch) -> None:
@@ -40,9 +37,8 @@ class StepSizes:
         # Those before the newest backward pass that was not repeated.
         self._before: tuple[int | None, int | None] = (None, None)
         self.has_new_batch = self._is_ahead = False
-        self.carried_rows: int | None = None
-        # How many times the samples of the newest batch of their step calls of the model have had.
-        self._multiples: set[int] = set()
+        # Whether a call of the model has had as many samples as the newest batch of its step.
+        self._has_agreed = False
 
     def fit(self, inputs: tuple[Any, ...]) -> bool:
         """Return whether a model's `inputs` have as many samples as the newest batch of the step."""
@@ -55,8 +51,7 @@ class StepSizes:
         if self.inputs is None:
             return
         samples, tokens = self.inputs
-        if samples and self.newest and not samples % self.newest:
-            self._multiples.add(samples // self.newest)
+        self._has_agreed |= samples is not None and samples == self.newest
         if self.has_new_batch or not is_repeated:
             self._before = self._samples, self._tokens
         self.has_new_batch = False
@@ -64,22 +59,15 @@ class StepSizes:
         samples = samples_before if samples is None else samples + (samples_before or 0)
         tokens = tokens_before if tokens is None else tokens + (tokens_before or 0)
         self._samples, self._tokens, self.inputs = samples, tokens, None
-        if self._loaders.is_dry and samples and (delivered := self.carried + (loaded or 0)):
-            rows_per_sample, rest = divmod(samples, delivered)
-            if not rest and rows_per_sample in self._multiples:
-                self._loaders.load_ahead(rows_per_sample)
-                self._is_ahead, self.carried_rows = True, rows_per_sample
+        is_expected = self._loaders.is_dry and self._has_agreed and samples is not None
+        if is_expected and samples == self.carried + (loaded or 0):
+            self._loaders.load_ahead()
+            self._is_ahead = True
 
     def take(self, loaded: int | None, *, prefers_inputs: bool) -> tuple[int, int | None]:
         """Return the samples and the tokens of the step that ends, in which batches of `loaded` samples were
         returned, and begin anew. `prefers_inputs` is whether batches may be of the next step."""
         called, tokens = self._samples, self._tokens
-        recent = self._loaders.recent
-        rows, self.carried_rows = self.carried_rows, None
-        if recent:
-            self.carried_rows = rows = recent[-1].rows_per_sample
-        if called and rows:
-            called //= rows
         samples = (called or loaded if prefers_inputs or self._is_ahead else loaded or called) or 0
         if any(self.early):
             samples = samples_of_first_step(self.early, loaded or 0, called or 0)
