@@ -278,42 +278,6 @@ def test_the_micro_batches_of_an_optimizer_that_is_not_torchs_are_of_one_step(
     assert samples == [4, 4, *[8] * 8]
 
 
-def ahead(loader: DataLoader[Any]) -> Iterator[Any]:
-    """The batches of a loader, each returned once the next one is loaded."""
-    batches = iter(loader)
-    batch = next(batches)
-    for following in batches:
-        yield batch
-        batch = following
-    yield batch
-
-
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    ("micro_batches", "expected"),
-    [(1, [4, 4, 4, 4, 3] * 3), (2, [8, 8, 7, 8, 7, 8, 8])],
-)
-def test_batches_that_are_loaded_ahead_are_of_the_step_that_uses_them(
-    tmp_path: Path, workers: int, micro_batches: int, expected: list[int]
-) -> None:
-    data: Any = torch.ones(19, 2)
-    loader: DataLoader[Any] = DataLoader(data, batch_size=4, num_workers=workers)
-
-    def script() -> None:
-        model = nn.Linear(2, 1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-        batches = (batch for _ in range(3) for batch in ahead(loader))
-        for _ in expected:
-            for _ in range(micro_batches):
-                model(next(batches)).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    samples = [row.samples for row in steps_of(tmp_path, script).steps]
-    known = 4 if micro_batches == 1 else 2  # At the end of the first pass.
-    assert samples[known:] == expected[known:]
-
-
 def update_by_hand(model: nn.Module, batch: Tensor, clears: str) -> None:
     if clears == "before the call":
         model.zero_grad()
