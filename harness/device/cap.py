@@ -1,6 +1,7 @@
-"""Validation of a memory cap, with one message for every device."""
+"""Validation of a memory cap, with one message for every device, and the share of a GPU that a cap limits."""
 
 import math
+from typing import Any
 
 from harness.errors import SettingError
 
@@ -18,6 +19,49 @@ def validate_cap(cap_bytes: int, reserved_bytes: int, smallest_bytes: int) -> No
             f"{_SETTING} cannot be {cap_bytes / 2**30:.4g}: the run already uses {_gib(reserved_bytes)} GiB, "
             f"and the smallest cap that works now is {_gib(smallest_bytes)}.",
         )
+
+
+class ProcessFraction:
+    """The share of a GPU's memory that the process may reserve, for a cap that comes and goes.
+
+    The process may have a limit of its own, by `set_per_process_memory_fraction` or PYTORCH_ALLOC_CONF: a cap
+    does not raise it, and lifting the cap restores it. With a torch that cannot read the share it is taken
+    for the whole GPU.
+    """
+
+    def __init__(self, library: Any, device_index: int) -> None:
+        """`library` is torch.cuda, torch.xpu or a fake."""
+        self._library = library
+        self._device_index = device_index
+        # The process's own share, and what was read after a cap was applied over it; None without a cap.
+        self._own = 1.0
+        self._applied: float | None = None
+
+    def read(self) -> float | None:
+        """Return the share in effect, from 0 to 1; None where torch cannot read it."""
+        read = getattr(self._library, "get_per_process_memory_fraction", None)
+        # Without a limit the backend cudaMallocAsync divides the largest integer by the total.
+        return None if read is None else min(1.0, float(read(self._device_index)))
+
+    def cap(self, fraction: float) -> None:
+        """Apply a cap, unless the process's own limit is lower."""
+        self._own = self._read_own()
+        self._library.set_per_process_memory_fraction(min(self._own, fraction), self._device_index)
+        # Rounded to bytes, the share that is read differs from the one that was set.
+        applied = self.read()
+        self._applied = fraction if applied is None else applied
+
+    def lift(self) -> None:
+        """Restore the process's own limit, if a cap was applied. A limit set since then stays."""
+        if self._applied is not None:
+            own, self._applied = self._read_own(), None
+            self._library.set_per_process_memory_fraction(own, self._device_index)
+
+    def _read_own(self) -> float:
+        fraction = self.read()
+        if self._applied is not None and fraction in (None, self._applied):
+            return self._own
+        return 1.0 if fraction is None else fraction
 
 
 def _gib(size_bytes: int) -> str:

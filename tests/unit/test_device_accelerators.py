@@ -328,3 +328,12 @@ def test_an_intel_gpu_that_was_never_capped_keeps_its_own_limit() -> None:
     device.cap_memory(None)
     device.lift_cap_for_recovery()
     assert device.allocator.limit_bytes == 4 << 30
+
+
+def test_lifting_a_cap_of_an_intel_gpu_restores_its_own_limit() -> None:
+    device = FakeXpuDevice()
+    device.allocator.limit_bytes = 4 << 30
+    device.cap_memory(512 * MIB)
+    assert device.limit_bytes() == 512 * MIB
+    device.lift_cap_for_recovery()
+    assert device.allocator.limit_bytes == device.limit_bytes() == 4 << 30

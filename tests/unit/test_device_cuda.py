@@ -85,6 +85,58 @@ def test_a_process_that_was_never_capped_keeps_the_limit_of_its_own(allocator: F
     assert allocator.limit_bytes == 4 << 30
 
 
+def test_lifting_a_cap_restores_the_limit_of_the_script(allocator: FakeAllocator) -> None:
+    """As one from torch.cuda.set_per_process_memory_fraction(0.5), before the first cap or between two."""
+    device = CudaDevice(FAKE_FACTS)
+    for own_bytes in (4 << 30, 6 << 30):
+        allocator.limit_bytes = own_bytes
+        device.cap_memory(512 * MIB)
+        device.cap_memory(1 << 30)
+        assert allocator.limit_bytes == 1 << 30
+        device.cap_memory(None)
+        device.lift_cap_for_recovery()
+        assert allocator.limit_bytes == own_bytes
+
+
+def test_a_cap_raises_no_lower_limit_of_the_script(allocator: FakeAllocator) -> None:
+    allocator.limit_bytes = 2 << 30
+    device = CudaDevice(FAKE_FACTS)
+    device.cap_memory(4 << 30)
+    assert allocator.limit_bytes == 2 << 30
+    assert read_limits(device, 4 << 30).device_bytes == 2 << 30
+
+
+def test_a_limit_that_the_script_sets_under_a_cap_stays_when_the_cap_is_lifted(
+    allocator: FakeAllocator,
+) -> None:
+    device = CudaDevice(FAKE_FACTS)
+    device.cap_memory(512 * MIB)
+    allocator.limit_bytes = 3 << 30
+    device.cap_memory(None)
+    assert allocator.limit_bytes == 3 << 30
+
+
+def test_no_limit_of_cuda_malloc_async_is_a_share_of_one(
+    allocator: FakeAllocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It divides the largest integer by the total, and torch.cuda raises ValueError for a share above 1."""
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 2.0**64 / (8 << 30))
+    device = CudaDevice(FAKE_FACTS)
+    device.cap_memory(512 * MIB)
+    device.cap_memory(None)
+    assert allocator.limit_bytes == allocator.total_bytes
+
+
+def test_a_torch_that_cannot_read_its_limit_lifts_a_cap_to_the_whole_card(
+    allocator: FakeAllocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(torch.cuda, "get_per_process_memory_fraction")
+    device = CudaDevice(FAKE_FACTS)
+    device.cap_memory(512 * MIB)
+    device.cap_memory(None)
+    assert allocator.limit_bytes == allocator.total_bytes
+
+
 def test_a_limit_that_a_script_sets_is_the_limit_of_its_leaks(allocator: FakeAllocator) -> None:
     device = CudaDevice(FAKE_FACTS)
     assert read_limits(device, None).device_bytes == FAKE_FACTS.memory_bytes

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from harness.device.cap import validate_cap
+from harness.device.cap import ProcessFraction, validate_cap
 from harness.device.cuda.allocator import PLUGGABLE, backend, read_segments
 from harness.device.cuda.capture_mode import relax_captures
 from harness.device.current_stream import CurrentStream
@@ -42,7 +42,7 @@ class CudaDevice:
         self.torch_device = torch.device(facts.torch_name)
         self._index = self.torch_device.index
         self._rss = RssGauge(clock_ns)
-        self._was_capped = False
+        self._fraction = ProcessFraction(torch.cuda, self._index)
         self._has_statistics = True
         self._shared_peak = None if owns_peaks else SharedPeak()
 
@@ -108,7 +108,8 @@ class CudaDevice:
 
     def cap_memory(self, cap_bytes: int | None) -> None:
         """Limit reserved memory; exceeding the limit raises torch.OutOfMemoryError. None lifts a cap that was
-        set here, and leaves another limit of the process (PYTORCH_ALLOC_CONF) unchanged.
+        set here. Another limit of the process (PYTORCH_ALLOC_CONF, or the script's) stays in effect where it
+        is lower, and is restored when the cap is lifted.
 
         Empties the cache if it exceeds the cap. Raises SettingError when less than one segment of 20 MiB
         would remain.
@@ -124,23 +125,21 @@ class CudaDevice:
             torch.cuda.empty_cache()
         reserved_bytes = torch.cuda.memory_reserved(self._index)
         validate_cap(cap_bytes, reserved_bytes, reserved_bytes + SEGMENT_BYTES)
-        torch.cuda.set_per_process_memory_fraction(cap_bytes / total_bytes, self._index)
-        self._was_capped = True
+        self._fraction.cap(cap_bytes / total_bytes)
 
     def lift_cap_for_recovery(self) -> None:
-        """Lift the cap, if one was set, until `cap_memory` is called again."""
-        if self._was_capped:
-            torch.cuda.set_per_process_memory_fraction(1.0, self._index)
+        """Lift the cap, if one was set, until `cap_memory` is called again; another limit of the process is
+        restored."""
+        self._fraction.lift()
 
     def limit_bytes(self) -> int | None:
         """Return the limit of reserved memory by `set_per_process_memory_fraction` or PYTORCH_ALLOC_CONF,
         whoever has set it. None without one, and with a torch that cannot tell."""
-        read = getattr(torch.cuda, "get_per_process_memory_fraction", None)
         total_bytes = self.facts.memory_bytes
-        if read is None or total_bytes is None or backend() == PLUGGABLE:
+        if total_bytes is None or backend() == PLUGGABLE:
             return None
-        fraction: float = read(self._index)
-        return None if fraction >= 1.0 else int(fraction * total_bytes)
+        fraction = self._fraction.read()
+        return None if fraction is None or fraction >= 1.0 else int(fraction * total_bytes)
 
     def synchronize(self) -> None:
         """Wait until the device is idle."""

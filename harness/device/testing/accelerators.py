@@ -115,6 +115,10 @@ class FakeXpu:
             raise TypeError("Invalid type for fraction argument, must be `float`")
         self._allocator.limit_bytes = int(fraction * self._allocator.total_bytes)
 
+    def get_per_process_memory_fraction(self, device: Any = None) -> float:
+        """Return the limit of the reserved memory, as a share of all."""
+        return self._allocator.limit_bytes / self._allocator.total_bytes
+
     def get_device_properties(self, device: int | None = None) -> SimpleNamespace:
         """Return the properties that `xpu_facts` reads."""
         return SimpleNamespace(

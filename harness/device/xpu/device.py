@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from harness.device.cap import validate_cap
+from harness.device.cap import ProcessFraction, validate_cap
 from harness.device.event_clock import EventClock, TimedEvent
 from harness.device.host.rss import RssGauge
 from harness.device.protocol import AllocatorReading, DeviceClock, MemoryInfo
@@ -43,7 +43,7 @@ class XpuDevice:
         self._library = library
         self._index = facts.ordinal or 0
         self._rss = RssGauge(clock_ns)
-        self._was_capped = False
+        self._fraction = ProcessFraction(library, self._index)
         self._shared_peak = None if owns_peaks else SharedPeak()
 
     def activate(self) -> None:
@@ -113,6 +113,7 @@ class XpuDevice:
 
     def cap_memory(self, cap_bytes: int | None) -> None:
         """Limit reserved memory; exceeding the limit raises torch.OutOfMemoryError. None lifts it.
+        Another limit of the process stays in effect where it is lower, and is restored when a cap is lifted.
 
         Raises SettingError when less than one segment of 20 MiB would remain, and DeviceError when this torch
         has no cap for XPU.
@@ -127,17 +128,20 @@ class XpuDevice:
             self._library.empty_cache()
         reserved_bytes = self._reserved_bytes()
         validate_cap(cap_bytes, reserved_bytes, reserved_bytes + SEGMENT_BYTES)
-        self._library.set_per_process_memory_fraction(cap_bytes / total_bytes, self._index)
-        self._was_capped = True
+        self._fraction.cap(cap_bytes / total_bytes)
 
     def lift_cap_for_recovery(self) -> None:
-        """Lift the cap, if one was set, until `cap_memory` is called again."""
-        if self._was_capped:
-            self._library.set_per_process_memory_fraction(1.0, self._index)
+        """Lift the cap, if one was set, until `cap_memory` is called again; another limit of the process is
+        restored."""
+        self._fraction.lift()
 
     def limit_bytes(self) -> int | None:
-        """Return None: not known."""
-        return None
+        """Return the limit of reserved memory by `set_per_process_memory_fraction`, whoever has set it. None
+        without one, and with a torch that cannot tell."""
+        fraction, total_bytes = self._fraction.read(), self.facts.memory_bytes
+        if fraction is None or fraction >= 1.0 or total_bytes is None:
+            return None
+        return int(fraction * total_bytes)
 
     def synchronize(self) -> None:
         """Wait until the device is idle."""

@@ -312,8 +312,8 @@ def open_leak_watch(
 
 def read_limits(device: Device, cap_bytes: int | None) -> Limits:
     """Return the limits in effect; `cap_bytes` is the cap of the settings."""
-    limits = cap_bytes, device.limit_bytes(), device.facts.memory_bytes
-    limit_bytes = next((limit for limit in limits if limit is not None), None)
+    limits = [limit for limit in (cap_bytes, device.limit_bytes()) if limit is not None]
+    limit_bytes = min(limits, default=device.facts.memory_bytes)
     on_cpu = device.facts.kind is DeviceKind.CPU
     free_bytes = None if on_cpu else device.read_memory_info().free_bytes
     return Limits(limit_bytes, int(psutil.virtual_memory().available), free_bytes)
