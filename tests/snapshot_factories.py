@@ -58,6 +58,9 @@ class RecordedAllocator:
         self.mode = "off"
         self.modes.append(self.mode)
 
+    def is_foreign(self) -> bool:
+        return False
+
     def allocate(self, address: int, size: int, time_us: int, frames: Sequence[dict[str, Any]] = ()) -> None:
         frames = [dict(frame) for frame in frames]
         self._live[address] = (size, frames if self.mode != "off" else [])

@@ -25,6 +25,7 @@ from harness.records.run import (
     SettingsRow,
 )
 from harness.settings.resolve import resolve
+from harness.tracking.history import AllocatorHistory
 from harness.train.workload import Workload
 from harness.watch.context import Marks, Progress, RunContext
 from harness.watch.dispatch import StepListener
@@ -127,6 +128,7 @@ def open_steps(
     plan: BlockPlan | None = None,
     memory: MemoryWatch | None = None,
     listeners: Mapping[str, StepListener] | None = None,
+    history: AllocatorHistory | None = None,
 ) -> OpenSteps:
     """The training thread's half of a watch over `workload`, without threads and files."""
     instruments = open_instruments(
@@ -141,7 +143,8 @@ def open_steps(
     )
     live = LiveSettings(instruments.context, workload)
     measuring = Measuring(instruments.context, live)
-    return OpenSteps(instruments, live, Steps(instruments, workload, [live, measuring], listeners), measuring)
+    steps = Steps(instruments, workload, [live, measuring], listeners, history)
+    return OpenSteps(instruments, live, steps, measuring)
 
 
 class Watched:
@@ -156,6 +159,7 @@ class Watched:
         inbox: Inbox | None = None,
         plan: BlockPlan | None = None,
         listeners: Mapping[str, StepListener] | None = None,
+        history: AllocatorHistory | None = None,
         **values: Any,
     ) -> None:
         self.device = device or a_device()
@@ -171,6 +175,7 @@ class Watched:
             inbox=self.inbox,
             plan=plan,
             listeners=listeners,
+            history=history,
         )
         self.context, self.memory = self.instruments.context, self.instruments.memory
         self.marks, self.progress = self.context.marks, self.context.progress

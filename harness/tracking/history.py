@@ -41,6 +41,10 @@ class AllocatorHistory(Protocol):
         """Record nothing."""
         ...
 
+    def is_foreign(self) -> bool:
+        """Return whether a history is recorded that was not switched on here: any call above would end it."""
+        ...
+
     def snapshot(self) -> dict[str, Any]:
         """Return segments and events, as `torch.cuda.memory._snapshot`."""
         ...
@@ -68,13 +72,19 @@ class CudaHistory:
     that write is unchecked: after more than `MOST_ENTRIES` events it corrupts the heap.
     """
 
-    def __init__(self, memory: MemoryHistory | None = None) -> None:
-        """`memory` replaces torch.cuda.memory in tests."""
+    def __init__(
+        self, memory: MemoryHistory | None = None, is_enabled: Callable[[], bool] | None = None
+    ) -> None:
+        """`memory` replaces torch.cuda.memory in tests, and `is_enabled` torch's function that returns
+        whether a history is recorded, by whomever."""
         self._memory: Any = torch.cuda.memory if memory is None else memory
+        self._is_enabled = is_enabled or _is_history_enabled
+        self._is_own = False
 
     def follow(self) -> None:
         """Record every allocation."""
         self.off()
+        self._is_own = True
         self._memory._record_memory_history(
             enabled="all", context="alloc", stacks="python", max_entries=MOST_ENTRIES
         )
@@ -82,16 +92,29 @@ class CudaHistory:
     def keep(self) -> None:
         """Record the stacks of live blocks."""
         self.off()
+        self._is_own = True
         self._memory._record_memory_history(enabled="state", context="state", stacks="python")
 
     def off(self) -> None:
         """Record nothing."""
         self._memory._record_memory_history(enabled=None)
+        self._is_own = False
+
+    def is_foreign(self) -> bool:
+        """Return whether a history is recorded that was not switched on here."""
+        if not self._is_enabled():
+            self._is_own = False  # The script has ended it.
+            return False
+        return not self._is_own
 
     def snapshot(self) -> dict[str, Any]:
         """Return segments and events."""
         snapshot: dict[str, Any] = self._memory._snapshot()
         return snapshot
+
+
+def _is_history_enabled() -> bool:
+    return torch.cuda.is_initialized() and bool(torch._C._cuda_isHistoryEnabled())
 
 
 class _Mark(NamedTuple):

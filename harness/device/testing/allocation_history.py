@@ -38,6 +38,10 @@ class FakeMemoryHistory:
         if enabled is None:
             self._entries, self._next = [], 0
 
+    def is_enabled(self) -> bool:
+        """Return whether a history is recorded, as `torch._C._cuda_isHistoryEnabled`."""
+        return self.enabled is not None
+
     def _snapshot(self) -> dict[str, Any]:
         """Return no segments, and the entries from the oldest on."""
         return {

@@ -166,6 +166,14 @@ def hunt_refusal(t_ns: int, step: int, why: str) -> EventRow:
     return EventRow(t_ns, step, EventKind.WARNING, Severity.INFO, "leak hunt refused", message, "{}", None)
 
 
+def history_refusal(t_ns: int, step: int, why: str) -> EventRow:
+    """Return the event on a setting `memory_history` that has no effect because of `why`, a sentence."""
+    message = f"The setting memory_history has no effect. {why}"
+    return EventRow(
+        t_ns, step, EventKind.WARNING, Severity.INFO, "no allocation history", message, "{}", None
+    )
+
+
 def _slowdown(window: SnapshotWindow) -> float | None:
     if not window.ordinary_ns or not window.steps_ns:
         return None

@@ -25,6 +25,7 @@ from harness.watch.capture.snapshot_rows import (
     SnapshotWindow,
     SnapshotWriter,
     event,
+    history_refusal,
     hunt_refusal,
 )
 from harness.watch.capture.tracker import Tracker
@@ -100,6 +101,7 @@ class Snapshots(StepAction):
         self._open: _Open | None = None
         self._counted: tuple[list[OwnedSize], AllocatorReading, int] | None = None
         self._awaited: Wrapped | None = None
+        self._history_refusal: str | None = None
         self.hunt_result: HuntResult | None = None
 
     @property
@@ -161,7 +163,7 @@ class Snapshots(StepAction):
             self._time(self._open, now_ns, step)
         current = self._open
         if current is None or not current.is_following:
-            self._tracker.follow_setting()
+            self._follow_setting(step)
         if step == CENSUS_STEP and self._awaited is None:
             self._count_at_update()
         if current is None:
@@ -171,6 +173,13 @@ class Snapshots(StepAction):
         if current.is_following:
             self._tracker.begin_step()
         current.began_ns, current.step = self._clock_ns(), step
+
+    def _follow_setting(self, step: int) -> None:
+        """Put the setting `memory_history` into effect; where that cannot be, write an event, once."""
+        refusal = self._tracker.follow_setting()
+        if refusal is not None and refusal != self._history_refusal:
+            self._journal.put(history_refusal(self._clock_ns(), step, refusal))
+        self._history_refusal = refusal
 
     def _time(self, current: _Open, now_ns: int, step: int) -> None:
         """Record the duration of the step that has just ended."""
@@ -216,7 +225,7 @@ class Snapshots(StepAction):
         assert current is not None
         began_ns = self._clock_ns()
         followed, tensor_sizes = self._tracker.end_window(), self._tracker.sizes
-        self._tracker.follow_setting()
+        self._follow_setting(step)
         reserved = self._device.read_allocator().reserved_bytes
         window = SnapshotWindow(
             current.request.reason,

@@ -15,6 +15,10 @@ _NO_HISTORY = (
     "Only torch's own caching allocator has a history of allocations; this process has another one "
     "(PYTORCH_ALLOC_CONF=backend:cudaMallocAsync, or one of the script's)."
 )
+_OWN_HISTORY = (
+    "The script records the allocator's history itself (torch.cuda.memory._record_memory_history), and "
+    "tracking would end its record; take the snapshot with torch.cuda.memory._dump_snapshot."
+)
 _COMPILED = "Allocations of compiled code cannot be tracked on the CPU; train without torch.compile."
 _HAS_COMPILED = (
     "Allocations of compiled code cannot be tracked on the CPU, and torch.compile was called in this "
@@ -52,11 +56,14 @@ class Tracker:
 
     @property
     def refusal(self) -> str | None:
-        """The reason that nothing can be tracked: an allocator that has no history, or compiled code on the
-        CPU; None: it can. Within the mode that tracks tensors torch.compile compiles no function, and one
-        with `fullgraph=True` raises an error, from then on without the mode too."""
+        """The reason that nothing can be tracked: an allocator that has no history, a history that the script
+        records, or compiled code on the CPU; None: it can. Within the mode that tracks tensors torch.compile
+        compiles no function, and one with `fullgraph=True` raises an error, from then on without the mode
+        too."""
         if self._history is not None:
-            return None if backend() == NATIVE else _NO_HISTORY
+            if backend() != NATIVE:
+                return _NO_HISTORY
+            return _OWN_HISTORY if self._history.is_foreign() else None
         if self._training.settings.compile:
             return _COMPILED
         return _HAS_COMPILED if self._training.has_compiled else None
@@ -71,12 +78,16 @@ class Tracker:
         """Return the memory of the model and its optimizer in the step after `begin_window`."""
         return [] if self._on is None else self._on[1].sizes
 
-    def follow_setting(self) -> None:
-        """Track allocations permanently if `memory_history` is on, otherwise stop."""
-        if self._training.settings.memory_history and self.refusal is None:
+    def follow_setting(self) -> str | None:
+        """Track allocations permanently if `memory_history` is on, otherwise stop; return the reason that the
+        setting has no effect, None where it has."""
+        is_on = self._training.settings.memory_history
+        refusal = self.refusal if is_on else None
+        if is_on and refusal is None:
             self._attach()
         else:
             self.stop()
+        return refusal
 
     def begin_window(self) -> int:
         """Track from the next step on; return the bytes of known live tensors."""
