@@ -16,7 +16,7 @@ from harness.tracking.allocator_trace import TracedBlock
 from harness.tracking.allocator_trace import births as births_of
 from harness.tracking.blocks import LiveBlock, Owner, TrackingResult
 from harness.tracking.modules import ModuleTrail
-from harness.tracking.owners import OwnedTensor
+from harness.tracking.owners import OwnedTensor, address_of, parts_of, without_wrappers
 from harness.tracking.replaced import ReplacedBlocks, without_replaced
 from harness.tracking.snapshot_file import without_folders
 from harness.tracking.traces import MOST_ENTRIES
@@ -244,9 +244,9 @@ class HistoryTracker:
     def site_of(self, tensor: Tensor) -> str | None:
         """Return the allocation site of a tensor; None if its block is older than the tracking. As slow as
         `live`."""
-        address = tensor.untyped_storage().data_ptr()
+        addresses = {address_of(part) for part in parts_of(tensor)}
         for birth in births_of(self._history.snapshot(), self._device_index):
-            if birth.address == address and birth.died is None and birth.stack:
+            if birth.address in addresses and birth.died is None and birth.stack:
                 return frames.site(birth.stack)
         return None
 
@@ -266,8 +266,10 @@ class HistoryTracker:
         self._modules.append((self._now_us(), path))
 
     def _set_owners(self, owned: Iterable[OwnedTensor], time_us: int) -> None:
-        for tensor, owner in owned:
-            address = int(tensor.untyped_storage().data_ptr())
+        for tensor, owner in without_wrappers(owned):
+            address = address_of(tensor)
+            if address is None:
+                continue
             if not self._is_tracking or self._count >= _MOST_CLAIMS:
                 self._owners[address] = [(time_us, owner)]
             else:

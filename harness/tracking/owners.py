@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -47,14 +48,45 @@ def parameter_names(model: nn.Module, optimizer: Optimizer) -> dict[Tensor, Para
     return names
 
 
-def owned_tensors(model: nn.Module, optimizer: Optimizer) -> Iterator[OwnedTensor]:
-    """Yield parameters, buffers, existing gradients, and optimizer state; each storage once."""
+def owned_tensors(
+    model: nn.Module, optimizer: Optimizer, device: torch.device | None = None
+) -> Iterator[OwnedTensor]:
+    """Yield parameters, buffers, existing gradients, and optimizer state, without wrappers; each storage
+    once. With `device`, those on it: other parts of a model, or an optimizer's state, may be elsewhere."""
     reported: set[int] = set()
-    for tensor, owner in _owned(model, optimizer):
+    for tensor, owner in without_wrappers(_owned(model, optimizer)):
+        if device is not None and not _is_at(tensor, device):
+            continue
         address = storage_id(tensor)
         if address is not None and address not in reported:
             reported.add(address)
             yield OwnedTensor(tensor, owner)
+
+
+def without_wrappers(owned: Iterable[OwnedTensor]) -> Iterator[OwnedTensor]:
+    """Yield the tensors with memory of their own: instead of a wrapper those inside it, with its owner."""
+    for tensor, owner in owned:
+        for part in parts_of(tensor):
+            yield OwnedTensor(part, owner)
+
+
+def parts_of(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield the tensors that hold the memory of `tensor`: itself, or those inside a wrapper. A wrapper has a
+    size and no memory: a DTensor (FSDP2, tensor parallelism) has the size of all processes' parts and holds
+    that of this one, a quantized tensor its values and scales."""
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None:
+        yield tensor
+        return
+    for name in flatten()[0]:
+        inner = getattr(tensor, name)
+        if isinstance(inner, Tensor):
+            yield from parts_of(inner)
+
+
+def _is_at(tensor: Tensor, device: torch.device) -> bool:
+    other = tensor.device
+    return other.type == device.type and (None in (other.index, device.index) or other.index == device.index)
 
 
 def _owned(model: nn.Module, optimizer: Optimizer) -> Iterator[OwnedTensor]:
@@ -100,6 +132,15 @@ def storage_bytes(tensor: Tensor) -> int:
     return int(tensor.untyped_storage().nbytes())
 
 
+def address_of(tensor: Tensor) -> int | None:
+    """Return the address of the storage of `tensor`; None without one, as of an output of a CUDA graph of
+    torch.compile that a later run has overwritten."""
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except RuntimeError:
+        return None
+
+
 class OwnedSize(NamedTuple):
     """An owner, and the bytes of its storage."""
 
@@ -107,9 +148,20 @@ class OwnedSize(NamedTuple):
     size_bytes: int
 
 
-def sizes(model: nn.Module, optimizer: Optimizer) -> list[OwnedSize]:
-    """Return the sizes of all `owned_tensors`."""
-    return [OwnedSize(owner, storage_bytes(tensor)) for tensor, owner in owned_tensors(model, optimizer)]
+def sizes(model: nn.Module, optimizer: Optimizer, device: torch.device | None = None) -> list[OwnedSize]:
+    """Return the sizes of all `owned_tensors`, with `device` of those on it."""
+    owned = owned_tensors(model, optimizer, device)
+    return [OwnedSize(owner, storage_bytes(tensor)) for tensor, owner in owned]
+
+
+def bytes_elsewhere(model: nn.Module, optimizer: Optimizer, device: torch.device) -> dict[str, int]:
+    """Return the bytes of `owned_tensors` on each other device, such as "cpu" or "cuda:1"."""
+    elsewhere: dict[str, int] = {}
+    for tensor, _ in owned_tensors(model, optimizer):
+        if not _is_at(tensor, device) and tensor.device.type != "meta":
+            name = str(tensor.device)
+            elsewhere[name] = elsewhere.get(name, 0) + storage_bytes(tensor)
+    return elsewhere
 
 
 def module_memory_rows(
@@ -166,8 +218,10 @@ def other_tensors(
 
 
 def _is_on(tensor: Tensor, device_type: str) -> bool:
-    """Return whether its memory is on the device. A fake tensor, as torch.compile keeps them, names a device
-    and has no memory there."""
+    """Return whether its memory is on the device. A fake tensor, as torch.compile keeps them, and a wrapper
+    name a device and have no memory there."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        return False
     try:
         return tensor.device.type == device_type == tensor.untyped_storage().device.type
     except RuntimeError:  # A tensor without a storage.

@@ -24,6 +24,7 @@ from tests.train_factories import a_step, a_workload, raising
 pytestmark = pytest.mark.slow
 
 WEIGHTS = MemoryCategory.WEIGHTS
+CPU = torch.device("cpu")
 
 
 def run(_name: str, function: object) -> bool:
@@ -44,7 +45,7 @@ def workload() -> Iterator[Workload]:
 def followed(workload: Workload, steps: int = 3, keep: list[Tensor] | None = None) -> TrackingResult:
     """Return what `steps` steps gave; with `keep` each leaves a tensor of 4,000 bytes in it."""
     follower = TensorTracker(workload.model, run)
-    following = FollowedStep(workload, follower, run)
+    following = FollowedStep(workload, follower, run, CPU)
     forward = workload.forward
 
     def leaky(inputs: Tensor, targets: Tensor) -> Tensor:
@@ -131,7 +132,7 @@ def test_an_error_within_a_followed_step_leaves_the_mode_off(workload: Workload)
 
 def test_settings_that_take_effect_end_the_following(workload: Workload) -> None:
     follower = TensorTracker(workload.model, run)
-    following = FollowedStep(workload, follower, run)
+    following = FollowedStep(workload, follower, run, CPU)
     following.attach()
     was_attached = following.is_attached
     workload.reconfigure(workload.settings.model_copy(update={"learning_rate": 0.5}))
@@ -307,7 +308,7 @@ def test_a_gpus_history_is_joined_to_phases_modules_and_owners() -> None:
 
 def test_followed_all_the_time_nothing_piles_up(workload: Workload) -> None:
     follower = TensorTracker(workload.model, run)
-    following = FollowedStep(workload, follower, run)
+    following = FollowedStep(workload, follower, run, CPU)
     following.attach()
     for _ in range(5):
         a_step(workload)

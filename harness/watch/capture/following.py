@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from harness.records.memory import MemoryCategory
@@ -17,10 +18,12 @@ from harness.tracking.owners import (
     other_tensors,
     owned_tensors,
     parameter_names,
+    parts_of,
     sizes,
     storage_bytes,
     storage_id,
     tensors_in,
+    without_wrappers,
 )
 from harness.watch.training import Call, Training, Wrapped, Wrapper
 
@@ -86,12 +89,20 @@ class FollowedStep:
     may replace them: then `is_attached` is False.
 
     Attributes:
-        sizes: tensor sizes of model and optimizer at the last count; see `count_next`.
+        sizes: tensor sizes of model and optimizer on the device at the last count; see `count_next`.
         graphs: the graphs of the steps' losses.
     """
 
-    def __init__(self, training: Training, follower: AllocationFollower, guarded: GuardedCall) -> None:
+    def __init__(
+        self,
+        training: Training,
+        follower: AllocationFollower,
+        guarded: GuardedCall,
+        device: torch.device,
+    ) -> None:
+        """`device` is the one that `sizes` are of."""
         self._training = training
+        self._device = device
         self._follower = follower
         self._guarded = guarded
         self._names = parameter_names(training.model, training.optimizer)
@@ -118,8 +129,9 @@ class FollowedStep:
         loss = OwnedTensor(training.loss, Owner(MemoryCategory.TEMPORARIES, None, "the loss"))
         # The data set existed before memory was counted.
         addresses |= {a for tensor in tensors_in(training.data) if (a := storage_id(tensor)) is not None}
-        others = other_tensors(training.loss.device.type, addresses | {storage_id(training.loss) or 0})
-        there = [*owned, loss, *others]
+        addresses |= {storage_id(part) or 0 for part in parts_of(training.loss)}
+        others = other_tensors(training.loss.device.type, addresses)
+        there = [*owned, *without_wrappers([loss]), *others]
         self._follower.start(there)
         self.reattach()
         return sum(storage_bytes(tensor) for tensor, _ in there)
@@ -141,10 +153,10 @@ class FollowedStep:
         self._wrapped = []
 
     def _count(self) -> None:
-        self.sizes = sizes(self._training.model, self._training.optimizer)
+        self.sizes = sizes(self._training.model, self._training.optimizer, self._device)
 
     def _own(self, owned: Callable[[], Iterable[OwnedTensor]]) -> None:
-        self._guarded("naming tensors", lambda: self._follower.own(owned()))
+        self._guarded("naming tensors", lambda: self._follower.own(without_wrappers(owned())))
 
     def _wrappers(self) -> dict[str, Wrapper]:
         return {

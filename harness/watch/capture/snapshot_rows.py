@@ -1,7 +1,7 @@
 """Rows and file of a snapshot from the tracking result."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -21,6 +21,17 @@ from harness.watch.training import Training
 
 CENSUS = "the model's and the optimizer's tensors, counted once in a step after the gradients were made"
 _SHOWN_CATEGORIES = 4
+# Below this, tensors on another device are the counts of steps that optimizers keep on the CPU.
+_LEAST_ELSEWHERE_BYTES = 1 << 20
+
+
+class Census(NamedTuple):
+    """The tensors of model and optimizer on the run's device, the bytes of those on each other device, such
+    as "cpu" or "cuda:1", and the allocator's reading."""
+
+    sizes: list[OwnedSize]
+    elsewhere_bytes: Mapping[str, int]
+    reading: AllocatorReading
 
 
 class SnapshotWindow(NamedTuple):
@@ -60,14 +71,12 @@ class SnapshotWriter:
         self._clock_ns = clock_ns
         self._last_id = 0
 
-    def count(
-        self, tensor_sizes: list[OwnedSize], reading: AllocatorReading, step: int, took_ns: int
-    ) -> SnapshotRows:
+    def count(self, census: Census, step: int, took_ns: int) -> SnapshotRows:
         """Return the rows of a census."""
         self._last_id += 1
         number = self._last_id
         blocks = [
-            LiveBlock(s.size_bytes, s.owner.category, s.owner.module, s.owner.name, "") for s in tensor_sizes
+            LiveBlock(s.size_bytes, s.owner.category, s.owner.module, s.owner.name, "") for s in census.sizes
         ]
         summary = summarize(number, blocks, None)
         row = SnapshotRow(
@@ -77,17 +86,17 @@ class SnapshotWriter:
             reason=SnapshotReason.START,
             method=CENSUS,
             tracked_steps=0,
-            allocated_bytes=allocated_bytes(reading),
-            reserved_bytes=reading.reserved_bytes,
+            allocated_bytes=allocated_bytes(census.reading),
+            reserved_bytes=census.reading.reserved_bytes,
             explained_bytes=summary.explained_bytes,
             sites=summary.sites,
             took_ns=took_ns,
             slowdown=None,
             file=None,
             file_bytes=None,
-            message=f"The model and its optimizer hold {_parts(summary.rows)}.",
+            message=f"The model and its optimizer hold {_parts(summary.rows)}.{_elsewhere(census)}",
         )
-        return SnapshotRows(summary.rows, module_memory_rows(number, self._training.model, tensor_sizes), row)
+        return SnapshotRows(summary.rows, module_memory_rows(number, self._training.model, census.sizes), row)
 
     def sum_up(
         self,
@@ -231,6 +240,16 @@ def graphs_sentence(graphs: RetainedGraphs) -> str:
         f"{many}{cause}: their nodes stay on the host's heap, outside of tensors. A loss or metric "
         "that is added up or collected keeps its graph; use loss.detach() or loss.item() there."
     )
+
+
+def _elsewhere(census: Census) -> str:
+    """Return a sentence, after a space, on what is on other devices; empty without."""
+    parts = [
+        f"{words.size(size_bytes)} on {name}"
+        for name, size_bytes in sorted(census.elsewhere_bytes.items())
+        if size_bytes >= _LEAST_ELSEWHERE_BYTES
+    ]
+    return f" Not counted, because on another device: {', '.join(parts)}." if parts else ""
 
 
 def _parts(rows: list[AllocationRow]) -> str:

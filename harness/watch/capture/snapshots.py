@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.device.allocated import allocated_bytes
-from harness.device.protocol import AllocatorReading
 from harness.errors import StepscopeError
 from harness.records.memory import SnapshotReason
 from harness.records.run import CommandKind, CommandRow, CommandState, DeviceKind, StepFlag
 from harness.tracking.history import AllocatorHistory
-from harness.tracking.owners import OwnedSize, sizes
+from harness.tracking.owners import bytes_elsewhere, sizes
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.capture.hunting import SOURCE as HUNTER
 from harness.watch.capture.hunting import HuntResult
 from harness.watch.capture.snapshot_rows import (
+    Census,
     SnapshotRows,
     SnapshotWindow,
     SnapshotWriter,
@@ -99,7 +99,7 @@ class Snapshots(StepAction):
         self._writer = SnapshotWriter(training, folder, context.clock_ns)
         self._requests: deque[SnapshotRequest] = deque()
         self._open: _Open | None = None
-        self._counted: tuple[list[OwnedSize], AllocatorReading, int] | None = None
+        self._counted: tuple[Census, int] | None = None
         self._awaited: Wrapped | None = None
         self._history_refusal: str | None = None
         self.hunt_result: HuntResult | None = None
@@ -273,16 +273,20 @@ class Snapshots(StepAction):
 
     def _count(self) -> None:
         began_ns = self._clock_ns()
-        tensor_sizes = sizes(self._training.model, self._training.optimizer)
-        reading = self._device.read_allocator()
-        self._counted = (tensor_sizes, reading, self._clock_ns() - began_ns)
+        training, device = self._training, self._device.torch_device
+        census = Census(
+            sizes(training.model, training.optimizer, device),
+            bytes_elsewhere(training.model, training.optimizer, device),
+            self._device.read_allocator(),
+        )
+        self._counted = (census, self._clock_ns() - began_ns)
 
     def _write_census(self, step: int) -> None:
         self._take_census()  # Where the update is in a compiled function, which calls nothing of ours.
         if self._counted is not None:
-            tensor_sizes, reading, took_ns = self._counted
+            census, took_ns = self._counted
             self._counted = None
-            self._put(self._writer.count(tensor_sizes, reading, step - 1, took_ns))
+            self._put(self._writer.count(census, step - 1, took_ns))
 
     def _put(self, rows: SnapshotRows) -> None:
         for row in rows.allocations:

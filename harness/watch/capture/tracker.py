@@ -135,7 +135,7 @@ class Tracker:
     def _attach(self) -> tuple[AllocationFollower, FollowedStep, int]:
         if self._on is None:
             follower = self._make()
-            following = FollowedStep(self._training, follower, self._guarded)
+            following = FollowedStep(self._training, follower, self._guarded, self._device.torch_device)
             self._on = (follower, following)
             return follower, following, following.attach()
         follower, following = self._on

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from harness.analysis.oom.error import (
@@ -111,7 +112,9 @@ def capture_evidence(
     kind = DeviceKind.CPU if is_of_host(text) else device.facts.kind
     called = zip(reversed(frames), reversed(lines), strict=True)
     calls = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in called]
-    categories = attempt(lambda: _categories(training, memory_state.allocated_bytes)) or ()
+    categories = (
+        attempt(lambda: _categories(training, device.torch_device, memory_state.allocated_bytes)) or ()
+    )
     return OomCapture(
         step=step,
         error=text[:_ERROR_LENGTH],
@@ -273,13 +276,16 @@ def _variables(
     return largest_variables(frames, lines, device.torch_device.type, owned)
 
 
-def _categories(training: Training | None, allocated_bytes: int | None) -> tuple[LiveCategory, ...]:
-    """Return the bytes of weights, gradients and optimizer state: in total, by module, and the rest."""
+def _categories(
+    training: Training | None, device: torch.device, allocated_bytes: int | None
+) -> tuple[LiveCategory, ...]:
+    """Return the bytes of weights, gradients and optimizer state on the device: in total, by module, and the
+    rest."""
     if training is None:
         return ()
     totals: dict[str, int] = {}
     parts: dict[tuple[str, str], int] = {}
-    for tensor, owner in owned_tensors(training.model, training.optimizer):
+    for tensor, owner in owned_tensors(training.model, training.optimizer, device):
         size, category = storage_bytes(tensor), owner.category.value
         totals[category] = totals.get(category, 0) + size
         if owner.module is not None:
