@@ -201,6 +201,11 @@ class Device(TensorDevice, Protocol):
         `AllocatorReading.process_limit` has it. From any thread."""
         ...
 
+    def sibling(self, index: int) -> "Device | None":
+        """Return the device of the same kind with torch's number `index`, to read its memory: its peaks are
+        never reset. None where there is only one."""
+        ...
+
     def synchronize(self) -> None:
         """Wait until the device is idle. Only before the first and after the last step."""
         ...

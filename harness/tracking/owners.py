@@ -55,7 +55,7 @@ def owned_tensors(
     once. With `device`, those on it: other parts of a model, or an optimizer's state, may be elsewhere."""
     reported: set[int] = set()
     for tensor, owner in without_wrappers(_owned(model, optimizer)):
-        if device is not None and not _is_at(tensor, device):
+        if device is not None and not is_same(tensor.device, device):
             continue
         address = storage_id(tensor)
         if address is not None and address not in reported:
@@ -84,9 +84,9 @@ def parts_of(tensor: Tensor) -> Iterator[Tensor]:
             yield from parts_of(inner)
 
 
-def _is_at(tensor: Tensor, device: torch.device) -> bool:
-    other = tensor.device
-    return other.type == device.type and (None in (other.index, device.index) or other.index == device.index)
+def is_same(one: torch.device, other: torch.device) -> bool:
+    """Return whether both are one device; a device without an index is any of its type."""
+    return one.type == other.type and (None in (one.index, other.index) or one.index == other.index)
 
 
 def _owned(model: nn.Module, optimizer: Optimizer) -> Iterator[OwnedTensor]:
@@ -158,7 +158,7 @@ def bytes_elsewhere(model: nn.Module, optimizer: Optimizer, device: torch.device
     """Return the bytes of `owned_tensors` on each other device, such as "cpu" or "cuda:1"."""
     elsewhere: dict[str, int] = {}
     for tensor, _ in owned_tensors(model, optimizer):
-        if not _is_at(tensor, device) and tensor.device.type != "meta":
+        if not is_same(tensor.device, device) and tensor.device.type != "meta":
             name = str(tensor.device)
             elsewhere[name] = elsewhere.get(name, 0) + storage_bytes(tensor)
     return elsewhere

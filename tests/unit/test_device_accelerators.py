@@ -337,3 +337,11 @@ def test_lifting_a_cap_of_an_intel_gpu_restores_its_own_limit() -> None:
     assert device.limit_bytes() == 512 * MIB
     device.lift_cap_for_recovery()
     assert device.allocator.limit_bytes == device.limit_bytes() == 4 << 30
+
+
+def test_another_intel_gpu_of_the_process_is_read() -> None:
+    device = FakeXpuDevice()
+    device.allocator.allocate(3 * MIB)
+    other = device.sibling(1)
+    assert other.facts.torch_name == "xpu:1"
+    assert other.read_memory().allocated_bytes == 3 * MIB

@@ -7,6 +7,7 @@ from harness.device.cuda.device import CudaDevice
 from harness.device.protocol import AllocatorReading
 from harness.device.testing.device import FAKE_FACTS, FakeAllocator
 from harness.errors import SettingError
+from harness.records.run import DeviceFacts
 from harness.watch.jobs.leaks import read_limits
 
 MIB = 1 << 20
@@ -175,3 +176,21 @@ def test_an_allocator_without_statistics_has_no_figures() -> None:
     assert set(device.read_memory()) == {None}
     assert device.read_allocator() == AllocatorReading.unknown()
     assert device.limit_bytes() is None
+
+
+def test_another_gpu_of_the_process_is_read_and_its_peaks_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def read_statistics(device: int) -> dict[str, object]:
+        read.append(device)
+        return {}
+
+    def facts_of(ordinal: int) -> DeviceFacts:
+        return FAKE_FACTS._replace(ordinal=ordinal)
+
+    monkeypatch.setattr("harness.device.cuda.device.cuda_facts", facts_of)
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", read_statistics)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: pytest.fail("reset"))
+    other = CudaDevice(FAKE_FACTS).sibling(1)
+    other.read_memory()
+    assert (other.facts.torch_name, read) == ("cuda:1", [1])

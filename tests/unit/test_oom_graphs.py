@@ -29,7 +29,7 @@ MODEL = nn.Sequential(nn.Linear(1_000, 2_000), nn.ReLU(), nn.Linear(2_000, 10))
 
 def found(fill: Callable[[], FrameType]) -> dict[str, LiveVariable]:
     frame = fill()
-    variables = largest_variables([frame], [frame.f_lineno], "cpu", MODEL.parameters())
+    variables = largest_variables([frame], [frame.f_lineno], torch.device("cpu"), MODEL.parameters())
     return {one.name: one for one in variables}
 
 

@@ -47,7 +47,7 @@ class Unfinished(nn.Module):
 
 def variables_of(fill: Callable[[], FrameType], *owned: Tensor) -> dict[str, int]:
     frame = fill()
-    found = largest_variables([frame], [frame.f_lineno], "cpu", owned)
+    found = largest_variables([frame], [frame.f_lineno], torch.device("cpu"), owned)
     assert all(one.site.endswith(f":{frame.f_lineno} {frame.f_code.co_name}") for one in found)
     return {one.name: one.held_bytes for one in found}
 
@@ -104,7 +104,7 @@ def test_memory_of_another_device_does_not_count() -> None:
         return sys._getframe()
 
     frame = fill()
-    assert largest_variables([frame], [1], "cuda", ()) == ()
+    assert largest_variables([frame], [1], torch.device("cuda"), ()) == ()
 
 
 def test_only_the_largest_are_listed() -> None:
@@ -115,7 +115,7 @@ def test_only_the_largest_are_listed() -> None:
         return sys._getframe()
 
     frame = fill()
-    found = largest_variables([frame], [7], "cpu", ())
+    found = largest_variables([frame], [7], torch.device("cpu"), ())
     assert [one.name for one in found] == ["one", "two", "three", "four", "five"]
     assert len(found) == MOST_VARIABLES
     assert found[0] == LiveVariable("one", found[0].site, 28_000, 1)
@@ -131,7 +131,7 @@ def test_a_frame_keeps_nothing_because_it_was_read() -> None:
     with pytest.raises(MemoryError) as raised:
         fail()
     frames = [frame for frame, _ in traceback.walk_tb(raised.value.__traceback__)]
-    found = largest_variables(frames, [1] * len(frames), "cpu", ())
+    found = largest_variables(frames, [1] * len(frames), torch.device("cpu"), ())
     assert "kept" in {one.name for one in found}
     traceback.clear_frames(raised.value.__traceback__)
     assert frames[-1].f_code is fail.__code__
@@ -189,7 +189,7 @@ def test_a_search_that_is_cut_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         return sys._getframe()
 
     frame = fill()
-    (one,) = largest_variables([frame], [1], "cpu", ())
+    (one,) = largest_variables([frame], [1], torch.device("cpu"), ())
     assert (one.name, one.held_bytes, one.is_complete) == ("kept", _BYTES, False)
 
 
@@ -200,5 +200,5 @@ def test_the_locals_that_a_script_has_taken_stay_its_own() -> None:
         return sys._getframe(), locals()
 
     frame, taken = fill()
-    largest_variables([frame], [1], "cpu", ())
+    largest_variables([frame], [1], torch.device("cpu"), ())
     assert "kept" in taken

@@ -138,7 +138,7 @@ def _outside(
         ], []
     parts, unknown = [], []
     for name, size in (
-        ("this process outside the allocator", _process_outside(memory, inside)),
+        (_process_name(memory), _process_outside(memory, inside)),
         ("other processes", memory.others_bytes),
         ("free", memory.device_free_bytes),
     ):
@@ -168,6 +168,10 @@ def _covered(memory: MemoryAtFailure, outside: int) -> list[BudgetPart]:
         BudgetPart("in use before the run: Python, libraries", before),
         BudgetPart("Stepscope's reserve for this report", reserve),
     ]
+
+
+def _process_name(memory: MemoryAtFailure) -> str:
+    return "this process" if memory.allocated_bytes is None else "this process outside the allocator"
 
 
 def _process_outside(memory: MemoryAtFailure, inside: int) -> int | None:

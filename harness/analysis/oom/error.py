@@ -18,6 +18,8 @@ _REQUESTED = re.compile(rf"(?:(?:[Tt]ried|Unable) to allocate|unable to mmap|Inv
 # "capacty" is torch 2.1's; the second form is torch 1's.
 _TOTAL = re.compile(rf"total capaci?ty of {_SIZE}")
 _OLD_TOTAL = re.compile(rf"{_SIZE} total capacity")
+# torch's number of the device; the second form is torch 1's.
+_INDEX = re.compile(r"\bGPU ([0-9]+)(?: has a total|; [0-9.]+ [KMGTPE]i?B total)")
 _FREE = re.compile(rf"of which {_SIZE} is free")
 _OLD_FREE = re.compile(rf"; {_SIZE} free")
 _PROCESS = re.compile(rf"this process has {_SIZE} memory in use")
@@ -121,6 +123,12 @@ def _possible(size_bytes: int | None, total_bytes: int | None) -> int | None:
 def allowed_bytes(text: str) -> int | None:
     """Return the limit that the process has set for its own memory on the device; None if not in the text."""
     return _first(_ALLOWED, text) or _first(_METAL_ALLOWED, text)
+
+
+def gpu_index(text: str) -> int | None:
+    """Return torch's number of the GPU that refused the request; None if not in the text."""
+    match = _INDEX.search(text)
+    return None if match is None else int(match[1])
 
 
 def is_of_host(text: str, *, is_worker: bool = False) -> bool:

@@ -163,5 +163,8 @@ class CpuDevice:
         self._reserve.release()
         self._reserve.renew()
 
+    def sibling(self, index: int) -> None:
+        """Return None: there is one device."""
+
     def synchronize(self) -> None:
         """Do nothing: work is synchronous."""

@@ -13,6 +13,7 @@ import torch
 from harness.device.cap import ProcessFraction, validate_cap
 from harness.device.cuda.allocator import PLUGGABLE, backend, read_segments
 from harness.device.cuda.capture_mode import relax_captures
+from harness.device.cuda.facts import cuda_facts
 from harness.device.current_stream import CurrentStream
 from harness.device.event_clock import EventClock
 from harness.device.host.rss import RssGauge
@@ -140,6 +141,10 @@ class CudaDevice:
             return None
         fraction = self._fraction.read()
         return None if fraction is None or fraction >= 1.0 else int(fraction * total_bytes)
+
+    def sibling(self, index: int) -> "CudaDevice":
+        """Return another GPU of the process, whose peaks stay the script's."""
+        return CudaDevice(cuda_facts(index), owns_peaks=False)
 
     def synchronize(self) -> None:
         """Wait until the device is idle."""

@@ -121,6 +121,9 @@ class MpsDevice:
         """Return None: not known."""
         return None
 
+    def sibling(self, index: int) -> None:
+        """Return None: there is one device."""
+
     def synchronize(self) -> None:
         """Wait until the device is idle."""
         self._library.synchronize()

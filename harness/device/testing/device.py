@@ -5,7 +5,7 @@ Tensors are on the CPU. The numbers are plausible, not recorded from a GPU.
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -199,15 +199,18 @@ def _round_up(size: int, unit: int) -> int:
 
 class FakeDevice:
     """Implements `harness.device.protocol.Device`. `script`, when given, is called at the end of each step
-    with the allocator and the number of the step (from 1) and plays what the step allocated and freed."""
+    with the allocator and the number of the step (from 1) and plays what the step allocated and freed;
+    `siblings` are the other GPUs of the process."""
 
     def __init__(
         self,
         facts: DeviceFacts = FAKE_FACTS,
         queue: FakeQueue | None = None,
         script: Callable[[FakeAllocator, int], None] | None = None,
+        siblings: Mapping[int, "FakeDevice"] | None = None,
     ) -> None:
         self.facts = facts
+        self.siblings = siblings or {}
         self.torch_device = torch.device("cpu")
         self.queue = queue if queue is not None else FakeQueue()
         self.allocator = FakeAllocator(facts.memory_bytes or 8 << 30)
@@ -282,6 +285,10 @@ class FakeDevice:
         """Return the limit in effect."""
         limit_bytes = self.allocator.limit_bytes
         return None if limit_bytes >= self.allocator.total_bytes else limit_bytes
+
+    def sibling(self, index: int) -> "FakeDevice | None":
+        """Return that of `siblings`."""
+        return self.siblings.get(index)
 
     def synchronize(self) -> None:
         """Finish all queued work."""

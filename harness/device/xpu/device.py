@@ -14,6 +14,7 @@ from harness.device.event_clock import EventClock, TimedEvent
 from harness.device.host.rss import RssGauge
 from harness.device.protocol import AllocatorReading, DeviceClock, MemoryInfo
 from harness.device.shared_peak import SharedPeak
+from harness.device.xpu.facts import xpu_facts
 from harness.errors import DeviceError
 from harness.records.run import DeviceFacts, MemoryReading
 
@@ -142,6 +143,10 @@ class XpuDevice:
         if fraction is None or fraction >= 1.0 or total_bytes is None:
             return None
         return int(fraction * total_bytes)
+
+    def sibling(self, index: int) -> "XpuDevice":
+        """Return another GPU of the process, whose peaks stay the script's."""
+        return XpuDevice(xpu_facts(self._library, index), self._library, owns_peaks=False)
 
     def synchronize(self) -> None:
         """Wait until the device is idle."""

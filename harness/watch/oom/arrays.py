@@ -9,7 +9,10 @@ import sys
 from types import GetSetDescriptorType
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
+
+from harness.tracking.owners import is_same
 
 # Of tensors without memory, such as parameters of lazy modules, and of subclasses that refuse.
 _WITHOUT_STORAGE = (RuntimeError, ValueError, TypeError, AttributeError)
@@ -44,22 +47,22 @@ def attributes_of(value: Any) -> dict[str, Any]:
     return {}
 
 
-def memory_of(value: Any, device_type: str) -> Memory | None:
-    """Return the memory of a tensor, an array or bytes; None if it has none on this type of device, or maps a
-    file. Call it under `torch._C.DisableTorchFunctionSubclass`."""
+def memory_of(value: Any, device: torch.device) -> Memory | None:
+    """Return the memory of a tensor, an array or bytes; None if it has none on this device, or maps a file.
+    Call it under `torch._C.DisableTorchFunctionSubclass`."""
     if is_kind_of(value, Tensor):
-        return _of_tensor(value, device_type)
-    if device_type != "cpu":
+        return _of_tensor(value, device)
+    if device.type != "cpu":
         return None
     return _of_array(value) if _is_array(value) else Memory(id(value), len(value))
 
 
-def _of_tensor(tensor: Tensor, device_type: str) -> Memory | None:
+def _of_tensor(tensor: Tensor, device: torch.device) -> Memory | None:
     try:
         storage = tensor.untyped_storage()
         address = storage.data_ptr()
         # A wrapper around other tensors has a size and no address, a fake tensor another device.
-        if not address or storage.device.type != device_type:
+        if not address or not is_same(storage.device, device):
             return None
         return Memory(address, int(storage.nbytes()))
     except _WITHOUT_STORAGE:

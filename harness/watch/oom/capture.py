@@ -38,6 +38,7 @@ from harness.tracking.frames import is_own, is_torch, shorten
 from harness.tracking.owners import owned_tensors, storage_bytes
 from harness.watch.oom.backward import reached
 from harness.watch.oom.errors import attempt
+from harness.watch.oom.place import FailedDevice, failed_device
 from harness.watch.oom.variables import largest_variables, locals_of
 from harness.watch.training import Training, WatchSettings
 
@@ -76,12 +77,15 @@ class OomCapture(NamedTuple):
     categories: tuple[LiveCategory, ...]
     sites: tuple[LiveSite, ...]
     variables: tuple[LiveVariable, ...]
-    # Allocated before the step.
+    # Allocated before the step on the run's device.
     baseline_bytes: int | None
     # True if the step failed where no weight can have changed.
     are_weights_intact: bool
     # Whether an optimizer that failed made its first step.
     is_first_update: bool
+    device_name: str
+    # False if memory ran out on another GPU than the one that the run records the memory of.
+    is_own_device: bool
 
 
 def capture_evidence(
@@ -99,10 +103,11 @@ def capture_evidence(
     """Capture the evidence of `error`, raised in `phase`; `memory` is the device's reading at that moment.
     `training` is None before it is built."""
     text = clean(str(error) or type(error).__name__)
-    numbers = read_error(text, None if memory is None else memory.reserved_bytes)
-    caps = [cap for cap in (cap_bytes, allowed_bytes(text)) if cap is not None]
+    failed = failed_device(text, device, memory)
+    numbers = read_error(text, None if failed.memory is None else failed.memory.reserved_bytes)
+    caps = [cap for cap in (cap_bytes if failed.is_own else None, allowed_bytes(text)) if cap is not None]
     is_worker = is_from_worker(str(error))
-    memory_state = _memory(device, numbers, memory, min(caps, default=None), is_worker=is_worker)
+    memory_state = _memory(failed, numbers, min(caps, default=None), is_worker=is_worker)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     lines = [number for _, number in traceback.walk_tb(error.__traceback__)]
     if is_worker:
@@ -112,22 +117,26 @@ def capture_evidence(
     kind = DeviceKind.CPU if is_of_host(text) else device.facts.kind
     called = zip(reversed(frames), reversed(lines), strict=True)
     calls = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in called]
-    categories = (
-        attempt(lambda: _categories(training, device.torch_device, memory_state.allocated_bytes)) or ()
-    )
+    request = _request(numbers, kind, phase, frames, [*_worker_calls(str(error)), *calls], training)
+    if failed.note is not None:
+        request = request._replace(note=" ".join(note for note in (request.note, failed.note) if note))
+    place = failed.torch_device
+    categories = attempt(lambda: _categories(training, place, memory_state.allocated_bytes)) or ()
     return OomCapture(
         step=step,
         error=text[:_ERROR_LENGTH],
         settings=settings,
-        request=_request(numbers, kind, phase, frames, [*_worker_calls(str(error)), *calls], training),
+        request=request,
         memory_state=memory_state,
-        memory=memory,
+        memory=failed.memory,
         categories=categories,
-        sites=tuple(attempt(live_sites) or ()),
-        variables=attempt(lambda: _variables(frames, lines, device, training)) or (),
+        sites=tuple(attempt(live_sites) or ()) if failed.is_own else (),
+        variables=attempt(lambda: _variables(frames, lines, place, training)) or (),
         baseline_bytes=baseline_bytes,
         are_weights_intact=phase is not OomPhase.OPTIMIZER or _is_before_update(frames, training),
         is_first_update=step == 1 or (training is not None and training.is_first_update),
+        device_name=failed.name,
+        is_own_device=failed.is_own,
     )
 
 
@@ -225,19 +234,19 @@ def _module(frames: Sequence[FrameType], training: Training | None) -> tuple[str
 
 
 def _memory(
-    device: Device,
+    failed: FailedDevice,
     numbers: ErrorNumbers,
-    memory: MemoryReading | None,
     cap_bytes: int | None,
     *,
     is_worker: bool,
 ) -> MemoryAtFailure:
-    is_cpu = device.facts.kind is DeviceKind.CPU
-    allocator = attempt(device.read_allocator) or AllocatorReading.unknown()
-    info = attempt(device.read_memory_info) or MemoryInfo(None, None)
+    device, memory = failed.device, failed.memory
+    is_cpu = device is not None and device.facts.kind is DeviceKind.CPU
+    allocator = (None if device is None else attempt(device.read_allocator)) or AllocatorReading.unknown()
+    info = (None if device is None else attempt(device.read_memory_info)) or MemoryInfo(None, None)
     total = numbers.total_bytes or info.total_bytes
     free = info.free_bytes if numbers.free_bytes is None else numbers.free_bytes
-    process = attempt(device.rss_bytes) if is_cpu else numbers.process_bytes
+    process = attempt(device.rss_bytes) if device is not None and is_cpu else numbers.process_bytes
     others = numbers.others_bytes
     if others is None and total is not None and free is not None and process is not None:
         rest = total - free - process
@@ -268,12 +277,12 @@ def _memory(
 
 
 def _variables(
-    frames: Sequence[FrameType], lines: Sequence[int], device: Device, training: Training | None
+    frames: Sequence[FrameType], lines: Sequence[int], device: torch.device, training: Training | None
 ) -> tuple[LiveVariable, ...]:
     if training is None:
         return ()
     owned = (tensor for tensor, _ in owned_tensors(training.model, training.optimizer))
-    return largest_variables(frames, lines, device.torch_device.type, owned)
+    return largest_variables(frames, lines, device, owned)
 
 
 def _categories(

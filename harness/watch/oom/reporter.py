@@ -122,13 +122,15 @@ def live_sites(rows: Iterable[AllocationRow]) -> list[LiveSite]:
 
 def _facts(capture: OomCapture, history: RunHistory, device: Device) -> OomFacts:
     settings, memory = capture.settings, capture.memory_state
+    if not capture.is_own_device:
+        history = _without_memory(history)
     if memory.others_bytes is None:
         memory = memory._replace(others_bytes=history.others_bytes)
     leak = None if history.leak is None else history.leak._replace(leaked_bytes=_leaked(history.leak, memory))
     return OomFacts(
         step=capture.step,
         device=device.facts.kind,
-        device_name=device.facts.name,
+        device_name=capture.device_name,
         error=capture.error,
         batch_size=settings.batch_size if history.has("batch_size") else None,
         grad_accumulation=settings.grad_accumulation if history.has("grad_accumulation") else None,
@@ -141,11 +143,19 @@ def _facts(capture: OomCapture, history: RunHistory, device: Device) -> OomFacts
         sites=capture.sites,
         steps=history.steps,
         peaks=history.peaks,
-        static_bytes=capture.baseline_bytes if capture.step > 2 else None,
+        static_bytes=capture.baseline_bytes if capture.is_own_device and capture.step > 2 else None,
         change=history.change,
         leak=leak,
         variables=capture.variables,
     )
+
+
+def _without_memory(history: RunHistory) -> RunHistory:
+    """Return the history without what it says about the memory of the run's device."""
+    steps = (
+        step._replace(allocated_bytes=None, peak_bytes=None, reserved_bytes=None) for step in history.steps
+    )
+    return history._replace(steps=tuple(steps), peaks=(), leak=None, others_bytes=None)
 
 
 def _leaked(leak: LeakSign, memory: MemoryAtFailure) -> int | None:

@@ -53,10 +53,10 @@ class _Variable(NamedTuple):
 
 
 class _Search:
-    """The search for memory of one type of device behind values, without that at the addresses `owned`."""
+    """The search for memory on one device behind values, without that at the addresses `owned`."""
 
-    def __init__(self, device_type: str, owned: set[int]) -> None:
-        self._device_type = device_type
+    def __init__(self, device: torch.device, owned: set[int]) -> None:
+        self._device = device
         self._owned = owned
         self._until_s = time.thread_time() + _MOST_S_OF_ALL
 
@@ -102,21 +102,21 @@ class _Search:
         return _Found(sizes, saved, walk.is_complete and len(nodes) < MOST_NODES)
 
     def _note(self, value: Any, sizes: dict[int, int]) -> None:
-        memory = memory_of(value, self._device_type)
+        memory = memory_of(value, self._device)
         if memory is not None and memory.key not in self._owned:
             sizes[memory.key] = max(memory.size_bytes, sizes.get(memory.key, 0))
 
 
 def largest_variables(
-    frames: Sequence[FrameType], lines: Sequence[int], device_type: str, owned: Iterable[Tensor]
+    frames: Sequence[FrameType], lines: Sequence[int], device: torch.device, owned: Iterable[Tensor]
 ) -> tuple[LiveVariable, ...]:
-    """Return the variables of `frames`, the outermost first, that hold the most memory of `device_type`, the
+    """Return the variables of `frames`, the outermost first, that hold the most memory of `device`, the
     largest first. `lines` are those that the frames have reached, and `owned` the tensors that do not
     count."""
     found: list[_Variable] = []
     with torch._C.DisableTorchFunctionSubclass():
-        memories = (memory_of(one, device_type) for one in owned)
-        search = _Search(device_type, {memory.key for memory in memories if memory is not None})
+        memories = (memory_of(one, device) for one in owned)
+        search = _Search(device, {memory.key for memory in memories if memory is not None})
         for frame, line in zip(frames, lines, strict=True):
             file = shorten(frame.f_code.co_filename)
             if is_torch(file) or is_own(file):
