@@ -73,7 +73,7 @@ class AllocatorReading(NamedTuple):
     largest_free_bytes: int | None
     live_blocks: int | None
     segments: int | None
-    # Free in the private pools of CUDA graphs, where nothing else can use it.
+    # Free in private pools (CUDA graphs, torch.cuda.MemPool), where nothing else can use it.
     private_free_bytes: int | None = None
     # Freed, and pending until another stream has finished with it.
     waiting_bytes: int | None = None

@@ -11,6 +11,7 @@ from harness import words
 from harness.analysis.oom.budget import budget, released_bytes
 from harness.analysis.oom.error import read_error
 from harness.analysis.oom.explain import explain
+from harness.analysis.oom.report import OomVerdict
 from harness.analysis.oom.text import render
 from harness.records.run import DeviceKind
 from tests.oom_factories import GIB, MIB, some_facts
@@ -129,7 +130,7 @@ def test_a_cap_on_a_gpu_is_divided_by_where_free_memory_lies() -> None:
     )
     assert result == {
         "allocated": 7 * GIB,
-        "free in private pools of CUDA graphs": GIB // 4,
+        "free in private pools (CUDA graphs, MemPool)": GIB // 4,
         "freed, waiting for another stream": GIB // 4,
         "free in split blocks": GIB,
         "free in whole segments": GIB // 2,
@@ -201,3 +202,9 @@ def test_a_rest_too_small_to_show_leaves_what_was_allocated_as_it_is() -> None:
     result = parts(DeviceKind.CPU, **CPU_CAP | {"reserved_bytes": 410 * MIB + 2**19, "cap_left_bytes": 0})
     assert result["allocated"] == 390 * MIB
     assert sum(result.values()) == 410 * MIB
+
+
+def test_private_pools_are_those_of_cuda_graphs_or_of_the_script() -> None:
+    report = explain(some_facts(private_free_bytes=600 * MIB, reserved_bytes=80 * GIB))
+    assert report.verdict is OomVerdict.PRIVATE_POOLS
+    assert report.why.startswith("600 MiB were free in private pools (CUDA graphs, torch.cuda.MemPool), ")

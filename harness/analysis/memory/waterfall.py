@@ -177,7 +177,7 @@ def _unused(sample: MemorySampleRow, nest: _Nest, is_cpu: bool) -> tuple[list[Me
             MemoryPart.WAITING,
             "reserved, waiting or private",
             unused - free - split,
-            "Freed, but another stream may still read it; or in the private pools of CUDA graphs.",
+            "Freed, but another stream may still read it; or in private pools (CUDA graphs, MemPool).",
         ),
     ]
     return bars, sample.free_bytes + sample.split_free_bytes - free - split

@@ -103,7 +103,7 @@ def _unused(memory: MemoryAtFailure, on_cpu: bool) -> list[BudgetPart]:
         return [BudgetPart("free in the heap, in pieces between live blocks", unused)]
     parts = []
     for name, size in (
-        ("free in private pools of CUDA graphs", memory.private_free_bytes),
+        ("free in private pools (CUDA graphs, MemPool)", memory.private_free_bytes),
         ("freed, waiting for another stream", memory.waiting_bytes),
         ("free in split blocks", memory.split_free_bytes),
         ("free in whole segments", memory.free_bytes),

@@ -84,8 +84,8 @@ def _private_pools(facts: OomFacts) -> str | None:
     if not private or least is None or private < least:
         return None
     return (
-        f"{words.size(private)} were free in the private pools of CUDA graphs, where this request could not "
-        "use them."
+        f"{words.size(private)} were free in private pools (CUDA graphs, torch.cuda.MemPool), where this "
+        "request could not use them."
     )
 
 

@@ -81,7 +81,7 @@ class MemoryAtFailure(NamedTuple):
     # Of reserved: the free remainders of split blocks.
     split_free_bytes: int | None
     largest_free_bytes: int | None
-    # Of reserved: free in private pools (CUDA graphs).
+    # Of reserved: free in private pools (CUDA graphs, torch.cuda.MemPool).
     private_free_bytes: int | None
     # Of reserved: freed, but not reusable until another stream has passed.
     waiting_bytes: int | None

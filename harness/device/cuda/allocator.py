@@ -44,7 +44,7 @@ def add_up(segments: Iterable[Segment]) -> AllocatorReading:
 
     A free block is a split remainder when another block of its segment is in use. Parts of an expandable
     segment are unmapped one by one, so its free blocks count as entirely free. Free blocks of a private pool
-    (CUDA graphs) are counted separately, because other allocations cannot use them.
+    (CUDA graphs, torch.cuda.MemPool) are counted separately, because other allocations cannot use them.
     """
     reserved = free = split = largest = blocks = private = waiting = number = 0
     for segment in segments:
