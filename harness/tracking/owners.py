@@ -142,26 +142,31 @@ def address_of(tensor: Tensor) -> int | None:
 
 
 class OwnedSize(NamedTuple):
-    """An owner, and the bytes of its storage."""
+    """An owner, the bytes of its storage, and their device."""
 
     owner: Owner
     size_bytes: int
+    device: torch.device
 
 
-def sizes(model: nn.Module, optimizer: Optimizer, device: torch.device | None = None) -> list[OwnedSize]:
-    """Return the sizes of all `owned_tensors`, with `device` of those on it."""
-    owned = owned_tensors(model, optimizer, device)
-    return [OwnedSize(owner, storage_bytes(tensor)) for tensor, owner in owned]
+def sizes(model: nn.Module, optimizer: Optimizer) -> list[OwnedSize]:
+    """Return the sizes of all `owned_tensors`."""
+    owned = owned_tensors(model, optimizer)
+    return [OwnedSize(owner, storage_bytes(tensor), tensor.device) for tensor, owner in owned]
 
 
-def bytes_elsewhere(model: nn.Module, optimizer: Optimizer, device: torch.device) -> dict[str, int]:
-    """Return the bytes of `owned_tensors` on each other device, such as "cpu" or "cuda:1"."""
-    elsewhere: dict[str, int] = {}
-    for tensor, _ in owned_tensors(model, optimizer):
-        if not is_same(tensor.device, device) and tensor.device.type != "meta":
-            name = str(tensor.device)
-            elsewhere[name] = elsewhere.get(name, 0) + storage_bytes(tensor)
-    return elsewhere
+def divide(sized: Iterable[OwnedSize], device: torch.device) -> tuple[list[OwnedSize], dict[str, int]]:
+    """Return the sizes on `device`, and the bytes on each other device, such as "cpu" or "cuda:1". Tensors of
+    the device "meta" have no memory."""
+    here: list[OwnedSize] = []
+    elsewhere_bytes: dict[str, int] = {}
+    for one in sized:
+        if is_same(one.device, device):
+            here.append(one)
+        elif one.device.type != "meta":
+            name = str(one.device)
+            elsewhere_bytes[name] = elsewhere_bytes.get(name, 0) + one.size_bytes
+    return here, elsewhere_bytes
 
 
 def module_memory_rows(
@@ -173,7 +178,7 @@ def module_memory_rows(
     """Return the memory of every module without its children. Gradients are None if there are none at all, as
     between two steps with `set_to_none`."""
     bytes_by_owner: dict[tuple[str | None, MemoryCategory], int] = {}
-    for owner, size_bytes in sized:
+    for owner, size_bytes, _ in sized:
         key = (owner.module, owner.category)
         bytes_by_owner[key] = bytes_by_owner.get(key, 0) + size_bytes
     has_gradients = any(category is MemoryCategory.GRADIENTS for _, category in bytes_by_owner)

@@ -14,6 +14,7 @@ from harness.tracking.graphs import GraphWatch
 from harness.tracking.owners import (
     OwnedSize,
     OwnedTensor,
+    divide,
     gradients,
     other_tensors,
     owned_tensors,
@@ -153,7 +154,7 @@ class FollowedStep:
         self._wrapped = []
 
     def _count(self) -> None:
-        self.sizes = sizes(self._training.model, self._training.optimizer, self._device)
+        self.sizes, _ = divide(sizes(self._training.model, self._training.optimizer), self._device)
 
     def _own(self, owned: Callable[[], Iterable[OwnedTensor]]) -> None:
         self._guarded("naming tensors", lambda: self._follower.own(without_wrappers(owned())))

@@ -15,7 +15,7 @@ from harness.errors import StepscopeError
 from harness.records.memory import SnapshotReason
 from harness.records.run import CommandKind, CommandRow, CommandState, DeviceKind, StepFlag
 from harness.tracking.history import AllocatorHistory
-from harness.tracking.owners import bytes_elsewhere, sizes
+from harness.tracking.owners import divide, sizes
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.capture.hunting import SOURCE as HUNTER
 from harness.watch.capture.hunting import HuntResult
@@ -273,12 +273,8 @@ class Snapshots(StepAction):
 
     def _count(self) -> None:
         began_ns = self._clock_ns()
-        training, device = self._training, self._device.torch_device
-        census = Census(
-            sizes(training.model, training.optimizer, device),
-            bytes_elsewhere(training.model, training.optimizer, device),
-            self._device.read_allocator(),
-        )
+        every = sizes(self._training.model, self._training.optimizer)
+        census = Census(*divide(every, self._device.torch_device), self._device.read_allocator())
         self._counted = (census, self._clock_ns() - began_ns)
 
     def _write_census(self, step: int) -> None:
