@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from harness.analysis.oom.report import OomPhase
 from harness.device.cpu.device import CpuDevice
+from harness.device.protocol import Device
 from harness.records.run import AmpMode
 from harness.store.folder import RunFolder
 from harness.store.folder_handle import FolderHandle
@@ -132,12 +133,14 @@ def train_watched(
 
 
 @contextmanager
-def a_watch(folder: Path, training: PlainTraining, inbox: Inbox | None = None) -> Iterator[Watch]:
-    """A watch on the CPU over real files in `folder`."""
+def a_watch(
+    folder: Path, training: PlainTraining, inbox: Inbox | None = None, device: Device | None = None
+) -> Iterator[Watch]:
+    """A watch over real files in `folder`, by default on the CPU."""
     run = RunFolder(folder)
     with FolderHandle(run) as handle, Liveness.hold(run.alive) as alive:
         files = RunFiles(folder, handle, alive)
-        device = CpuDevice.open()
+        device = device or CpuDevice.open()
         device.begin_memory()
         with Watch(files, device, a_run(), training.settings, inbox) as watch:
             yield watch

@@ -209,4 +209,6 @@ class Watch:
                         context.device.lift_cap_for_recovery()
                     raise
                 context.device.synchronize()
+                # The process may go on, and its limit is its own again.
+                context.device.lift_cap_for_recovery()
             self._outcome.end(steps.outcome or Outcome(RunState.FINISHED, "The loop ended."))

@@ -345,3 +345,11 @@ def test_another_intel_gpu_of_the_process_is_read() -> None:
     other = device.sibling(1)
     assert other.facts.torch_name == "xpu:1"
     assert other.read_memory().allocated_bytes == 3 * MIB
+
+
+def test_an_apple_gpu_that_was_never_capped_keeps_its_own_limit() -> None:
+    device = FakeMpsDevice()
+    device.allocator.limit_bytes = 4 << 30
+    device.cap_memory(None)
+    device.lift_cap_for_recovery()
+    assert device.allocator.limit_bytes == 4 << 30

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from harness.analysis.oom.report import report_from_json
+from harness.device.testing.device import FakeDevice
 from harness.records.memory import SnapshotReason
 from harness.records.run import CommandKind, CommandRow, CommandState, EventKind, RunState
 from harness.store.folder import RunFolder
@@ -175,3 +176,11 @@ def test_a_training_is_left_as_it_was(tmp_path: Path) -> None:
     forward, step = training.model.forward, training.optimizer.step
     trained(tmp_path, training)
     assert (training.model.forward, training.optimizer.step) == (forward, step)
+
+
+def test_a_memory_cap_ends_with_the_watch(tmp_path: Path) -> None:
+    training, device = a_plain_training(max_steps=3), FakeDevice()
+    with a_watch(tmp_path, training, device=device) as watch, watch.observe(training) as steps:
+        device.cap_memory(1 << 30)
+        train_watched(training, steps)
+    assert device.limit_bytes() is None

@@ -49,6 +49,7 @@ class MpsDevice:
         self._clock_ns = clock_ns
         self._rss = RssGauge(clock_ns)
         self._peak_bytes = 0
+        self._was_capped = False
 
     def activate(self) -> None:
         """Do nothing: there is one device."""
@@ -112,10 +113,13 @@ class MpsDevice:
         reserved_bytes = int(self._library.driver_allocated_memory())
         validate_cap(cap_bytes, reserved_bytes, reserved_bytes + HEAP_BYTES)
         self._library.set_per_process_memory_fraction(cap_bytes / total_bytes)
+        self._was_capped = True
 
     def lift_cap_for_recovery(self) -> None:
-        """Restore torch's own limit, or that of the environment."""
-        self._library.set_per_process_memory_fraction(_default_limit(os.environ.get(_LIMIT_VARIABLE)))
+        """Restore torch's own limit, or that of the environment, if a cap was set: torch cannot read a limit
+        that the script has set before."""
+        if self._was_capped:
+            self._library.set_per_process_memory_fraction(_default_limit(os.environ.get(_LIMIT_VARIABLE)))
 
     def limit_bytes(self) -> int | None:
         """Return None: not known."""
