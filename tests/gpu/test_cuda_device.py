@@ -306,6 +306,16 @@ def test_the_cap_is_a_real_out_of_memory_error_and_can_be_lifted(device: CudaDev
     assert retained.nbytes + within.nbytes == 164 * MIB
 
 
+def test_lifting_a_cap_restores_the_limit_of_the_process(device: CudaDevice) -> None:
+    torch.cuda.set_per_process_memory_fraction(0.5, 0)
+    try:
+        device.cap_memory(torch.cuda.memory_reserved(0) + 128 * MIB)
+        device.lift_cap_for_recovery()
+        assert torch.cuda.get_per_process_memory_fraction(0) == pytest.approx(0.5, abs=1e-6)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, 0)
+
+
 def test_a_cap_below_what_is_reserved_is_refused_with_the_smallest_that_works(device: CudaDevice) -> None:
     retained = block(512)
     with pytest.raises(SettingError, match="smallest cap that works now is") as refusal:

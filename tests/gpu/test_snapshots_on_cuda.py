@@ -143,3 +143,17 @@ def test_history_may_shrink_after_more_events_than_it_holds() -> None:
     assert result["ok"], result
     assert result["counts"]["events"] == 1
     assert result["counts"]["blocks_with_stack"] >= result["counts"]["alive"] == ALIVE
+
+
+def test_a_history_that_the_script_records_is_foreign(net: Net) -> None:
+    history = CudaHistory()
+    history.follow()
+    assert not history.is_foreign()
+    history.off()
+    torch.cuda.memory._record_memory_history("all", max_entries=1000)
+    try:
+        assert history.is_foreign()
+    finally:
+        torch.cuda.memory._record_memory_history(None)
+    assert not history.is_foreign()
+    assert next(net.parameters()).is_cuda
