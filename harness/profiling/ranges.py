@@ -4,7 +4,8 @@ PyTorch's `with_modules` supports only TorchScript modules.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -58,6 +59,8 @@ class Ranges:
         self._is_compiled = is_compiled
         self._paths = {module: path for path, module in training.model.named_modules()}
         self._open = threading.local()
+        # The ranges of a phase that are open, the innermost last.
+        self._phases: list[Any] = []
         self._handles: list[RemovableHandle] = []
         self._wrapped: list[Removable] = []
 
@@ -76,7 +79,12 @@ class Ranges:
             ]
 
     def stop(self) -> None:
-        """Remove the ranges; functions that were replaced meanwhile stay. Idempotent."""
+        """Remove the ranges; functions that were replaced meanwhile stay. Idempotent. Those that are open
+        end: if another profiler were on when they do, that would write into the freed memory of this one."""
+        while stack := self._stack():
+            stack.pop()[1].__exit__(None, None, None)
+        while self._phases:
+            self._phases.pop().__exit__(None, None, None)
         for wrapped in self._wrapped:
             wrapped.remove()
         self._wrapped = []
@@ -89,13 +97,24 @@ class Ranges:
         is_whole = self._is_compiled and phase is Phase.FORWARD
 
         def inside(*args: Any, **kwargs: Any) -> Any:
-            with record_function(name):
+            with self._phase(record_function(name)):
                 if not is_whole:
                     return call(*args, **kwargs)
-                with _module_range(MODULE):
+                with self._phase(_module_range(MODULE)):
                     return call(*args, **kwargs)
 
         return inside
+
+    @contextmanager
+    def _phase(self, opened: Any) -> Iterator[None]:
+        opened.__enter__()
+        self._phases.append(opened)
+        try:
+            yield
+        finally:
+            if opened in self._phases:  # Else `stop` has ended it.
+                self._phases.remove(opened)
+                opened.__exit__(None, None, None)
 
     def _enter(self, module: nn.Module, _inputs: Any) -> None:
         path = self._paths.get(module)

@@ -3,6 +3,7 @@
 Everything runs between two steps; without a request there is no overhead on the training thread.
 """
 
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -18,12 +19,19 @@ from harness.records.run import CommandKind, CommandRow, CommandState, DeviceKin
 from harness.settings.profile_steps import parse_profile_at
 from harness.watch.boundary import NEVER, Boundary, StepAction
 from harness.watch.capture.profile_rows import ProfileCapture, failure, profile
+from harness.watch.capture.script_profilers import ScriptProfilers
 from harness.watch.context import RunContext
 from harness.watch.training import Training, WatchSettings
 
 # Steps timed before the profiler starts, as the reference for its slowdown.
 _ORDINARY_STEPS = 3
 _NAME = "profiles"
+# A profiler that starts on another thread than the steps waits for the end of the step under way, but no
+# longer than this: the step may wait for that thread. Stopped by that thread, ours stays on for torch: the
+# script's next profile on the thread of the steps fails once (torch 2.13).
+_MOST_WAIT_S = 10.0
+_OTHER_IS_ON = "another profiler is active in this run, or in the warm-up of its schedule; stop it first."
+_OTHER_BEGAN = "another profiler was started in this run, and a process can run one; send the request again."
 
 
 class _Request(NamedTuple):
@@ -51,6 +59,11 @@ class _Open:
     window: ProfilerWindow | None = None
     ranges: Ranges | None = None
     steps: int = 0
+    # Its window was discarded for a profiler of the training's own.
+    has_given_way: bool = False
+    thread: int = field(default_factory=threading.get_ident)
+    # Set when its window is closed.
+    closed: threading.Event = field(default_factory=threading.Event)
 
 
 class Profiles(StepAction):
@@ -72,6 +85,7 @@ class Profiles(StepAction):
         self._request: _Request | None = None
         self._open: _Open | None = None
         self._count = 0
+        self._profilers = ScriptProfilers(self._give_way)
         self._schedule: str | None = None
         self._due = NEVER
         self._read_schedule(1)
@@ -123,8 +137,9 @@ class Profiles(StepAction):
             self._advance(boundary, is_settled=False)
 
     def abort(self, step: int, why: str) -> None:
-        """Drop requests and restore the training's functions. Idempotent."""
+        """Drop requests and restore the training's functions and the profiler's. Idempotent."""
         request = self._leave()
+        self._profilers.close()
         if request is not None and request.command_id is not None:
             self._context.answer(request.command_id, CommandState.EXPIRED, step, why)
 
@@ -154,6 +169,7 @@ class Profiles(StepAction):
                 else:
                     self._end_step(current, current.window, step)
             elif self._request is not None and is_settled:
+                self._check_others()
                 self._device.synchronize()
                 settings, now_ns = self._training.settings, self._clock_ns()
                 self._open = _Open(self._request, settings, boundary.pauses, now_ns, now_ns, step)
@@ -161,7 +177,31 @@ class Profiles(StepAction):
         except (StepscopeError, RuntimeError) as error:
             self._fail(step, str(error).strip().partition("\n")[0] or type(error).__name__)
 
+    def _check_others(self) -> None:
+        if self._profilers.is_on:
+            raise StepscopeError(_OTHER_IS_ON)
+
+    def _give_way(self) -> None:
+        """Discard a window that is open, as another profiler starts; the next step answers."""
+        current = self._open
+        if current is not None and current.window is not None:
+            self._guarded(_NAME, lambda: self._discard(current))
+
+    def _discard(self, current: _Open) -> None:
+        current.has_given_way = True
+        is_within_step = threading.get_ident() == current.thread
+        if not is_within_step:
+            current.closed.wait(_MOST_WAIT_S)
+        with self._profilers.ours():
+            if is_within_step and current.ranges is not None:
+                current.ranges.stop()
+            if current.window is not None:
+                current.window.stop()
+        current.closed.set()
+
     def _check(self, current: _Open, boundary: Boundary) -> None:
+        if current.has_given_way:
+            raise StepscopeError(_OTHER_BEGAN)
         if boundary.step == current.step:
             raise StepscopeError("a step failed during it; send the request again.")
         if boundary.pauses != current.pauses:
@@ -185,8 +225,10 @@ class Profiles(StepAction):
             cupti.prepare()
         self._count += 1
         path = self._folder / f"profile-{self._count}.json.gz"
-        current.window = ProfilerWindow(current.request.options, path, kind)
-        current.window.start()
+        with self._profilers.ours():
+            self._check_others()
+            current.window = ProfilerWindow(current.request.options, path, kind)
+            current.window.start()
         current.ranges = Ranges(self._training, current.settings.compile)
         current.ranges.start()
 
@@ -196,7 +238,9 @@ class Profiles(StepAction):
         if is_last or current.steps == WARM_UP_STEPS:  # Nothing of other steps, and all of these.
             self._device.synchronize()
         ended_ns = self._clock_ns()
-        with collector_off():
+        with self._profilers.ours(), collector_off():
+            if current.has_given_way:
+                raise StepscopeError(_OTHER_BEGAN)
             window.end_step()
             if window.result is not None:
                 self._finish(current, window.result, step, ended_ns)
@@ -218,6 +262,7 @@ class Profiles(StepAction):
             current.ordinary_ns,
             current.settings.compile,
         )
+        current.closed.set()
         classes, command_id = current.ranges.classes(), current.request.command_id
         rows, event = profile(capture, classes, self._clock_ns, ended_ns, command_id)
         self._open = None
@@ -236,7 +281,9 @@ class Profiles(StepAction):
         if current.ranges is not None:
             self._guarded(_NAME, current.ranges.stop)
         if current.window is not None:
-            self._guarded(_NAME, current.window.stop)
+            with self._profilers.ours():
+                self._guarded(_NAME, current.window.stop)
+        current.closed.set()
         return current.request
 
     def _fail(self, step: int, reason: str) -> None:
