@@ -5,7 +5,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,12 +50,18 @@ class ProfilerWindow:
     """
 
     def __init__(
-        self, options: ProfileOptions, path: Path, kind: DeviceKind, most_bytes: int = MOST_FILE_BYTES
+        self,
+        options: ProfileOptions,
+        path: Path,
+        kind: DeviceKind,
+        most_bytes: int = MOST_FILE_BYTES,
+        ordinal: int | None = None,
     ) -> None:
-        """`path` is that of the trace, `….json.gz`."""
+        """`path` is that of the trace, `….json.gz`; `ordinal` is the index of the device of the training."""
         self._path = path
         self._most_bytes = most_bytes
         self._is_on_device = records_kernels(kind)
+        self._kind, self._ordinal = kind, ordinal
         activities = [ProfilerActivity.CPU]
         if self._is_on_device:
             activities.append(ProfilerActivity.CUDA if kind is DeviceKind.CUDA else ProfilerActivity.XPU)
@@ -76,13 +82,14 @@ class ProfilerWindow:
         with warnings.catch_warnings():
             # Before torch 2.13 a start warns that events of earlier cycles are cleared; there is one cycle.
             warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
-            with nullcontext() if self._is_on_device else _silent_kineto():
+            with self._on_device() if self._is_on_device else _silent_kineto():
                 self._profile.start()
         self._is_on = True  # To stop one that did not start ends the process.
 
     def end_step(self) -> None:
         """End a step; the last one sets `result`."""
-        self._profile.step()
+        with self._on_device():
+            self._profile.step()
 
     def stop(self) -> None:
         """Stop and discard an unfinished recording. Idempotent."""
@@ -91,9 +98,19 @@ class ProfilerWindow:
         self._is_on = False
         self._profile.on_trace_ready = None
         try:
-            self._profile.stop()
+            with self._on_device():
+                self._profile.stop()
         finally:
             self._profile.profiler = None  # Frees the events: the profile itself is part of a cycle.
+
+    def _on_device(self) -> AbstractContextManager[object]:
+        """Make the device the current one of the thread: torch's profiler waits for that one, and would
+        create a context on a GPU that the training does not use."""
+        if self._ordinal is None or not self._is_on_device:
+            return nullcontext()
+        library: Any = torch.cuda if self._kind is DeviceKind.CUDA else torch.xpu
+        device: AbstractContextManager[object] = library.device(self._ordinal)
+        return device
 
     def _read(self, profiled: Any) -> None:
         events = read(profiled.profiler.kineto_results.events(), self._is_on_device)

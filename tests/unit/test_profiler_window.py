@@ -1,10 +1,15 @@
 """A window under PyTorch's profiler: its start, its file, and its silence."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity
 
+from harness.profiling import window as window_module
 from harness.profiling.options import ProfileOptions
 from harness.profiling.window import ProfilerWindow
 from harness.records.run import DeviceKind
@@ -38,6 +43,42 @@ def test_a_trace_that_is_too_large_is_left_out_and_said(tmp_path: Path) -> None:
     assert window.result.file_bytes is None
     assert "discarded" in window.result.cut
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("kind", "library"), [(DeviceKind.CUDA, torch.cuda), (DeviceKind.XPU, torch.xpu)])
+def test_the_profiler_waits_for_the_device_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: DeviceKind, library: Any
+) -> None:
+    """Torch's profiler synchronizes the current device of the thread when it stops."""
+    current, waits = [0], []
+
+    @contextmanager
+    def on(ordinal: int) -> Iterator[None]:
+        current.append(ordinal)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(window_module, "supported_activities", lambda: {ProfilerActivity.XPU})
+    monkeypatch.setattr(library, "device", on)
+    for is_whole in (True, False):
+        window = ProfilerWindow(ProfileOptions(1), tmp_path / "t.json.gz", kind, ordinal=1)
+        for name in ("start", "step", "stop"):
+            monkeypatch.setattr(window._profile, name, lambda: waits.append(current[-1]))
+        window.start()
+        if is_whole:
+            window.end_step()
+        window.stop()
+    assert (waits, current) == ([1] * 5, [0])
+
+
+def test_the_profiler_selects_no_device_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in (torch.cuda, torch.xpu):
+        monkeypatch.setattr(library, "device", lambda _ordinal: pytest.fail("a device was selected"))
+    for kind in (DeviceKind.CPU, DeviceKind.MPS):
+        window = ProfilerWindow(ProfileOptions(1), tmp_path / "t.json.gz", kind, ordinal=0)
+        window.start()
+        window.end_step()
+        window.stop()
 
 
 _WINDOW = """

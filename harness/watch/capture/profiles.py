@@ -227,7 +227,9 @@ class Profiles(StepAction):
         path = self._folder / f"profile-{self._count}.json.gz"
         with self._profilers.ours():
             self._check_others()
-            current.window = ProfilerWindow(current.request.options, path, kind)
+            current.window = ProfilerWindow(
+                current.request.options, path, kind, ordinal=self._device.facts.ordinal
+            )
             current.window.start()
         current.ranges = Ranges(self._training, current.settings.compile)
         current.ranges.start()
