@@ -63,6 +63,61 @@ def test_the_state_of_warnings_is_as_before() -> None:
     cuda.wait()
 
 
+def test_a_mode_that_the_program_sets_meanwhile_stays() -> None:
+    catcher, cuda = a_catcher()
+    assert catcher.start()
+    cuda.mode = 2  # torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        assert cuda.mode == 2
+    catcher.stop()
+    assert cuda.mode == 2
+
+
+@pytest.mark.parametrize("is_recording", [False, True])
+def test_a_block_with_filters_of_its_own_sees_no_warning_of_ours(is_recording: bool) -> None:
+    catcher, cuda = a_catcher()
+    assert catcher.start()
+    with warnings.catch_warnings(record=is_recording) as shown:
+        warnings.simplefilter("error")
+        with warnings.catch_warnings():
+            cuda.wait()
+        cuda.wait()
+        if is_recording:
+            warnings.simplefilter("always")
+            cuda.wait()
+    cuda.wait()  # Counted
+    assert [(site.calls, site.code) for site in catcher.stop()] == [(1, "cuda.wait()  # Counted")]
+    assert not shown
+    assert cuda.mode == 0
+
+
+def test_warnings_that_become_errors_for_good_leave_ours_out() -> None:
+    with warnings.catch_warnings():
+        before = warnings.catch_warnings.__enter__, warnings.simplefilter, warnings.filterwarnings
+        catcher, cuda = a_catcher()
+        assert catcher.start()
+        warnings.simplefilter("error")
+        cuda.wait()
+        warnings.resetwarnings()
+        warnings.filterwarnings("error")
+        cuda.wait()
+        assert sum(site.calls for site in catcher.stop()) == 2
+        assert (warnings.catch_warnings.__enter__, warnings.simplefilter, warnings.filterwarnings) == before
+
+
+def test_counting_ends_with_a_block_in_which_it_began(recwarn: pytest.WarningsRecorder) -> None:
+    catcher, cuda = a_catcher()
+    with warnings.catch_warnings():
+        assert catcher.start()
+        cuda.wait()
+    cuda.wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+    cuda.wait()
+    assert [site.calls for site in catcher.stop()] == [1]
+    assert (len(recwarn), cuda.mode) == (0, 0)
+
+
 def test_other_warnings_go_where_they_went(recwarn: pytest.WarningsRecorder) -> None:
     catcher, _ = a_catcher()
     warnings.simplefilter("always")

@@ -22,9 +22,9 @@ _FOOT = """## Limits
 
 Synchronizing lines are recorded in two steps after the warm-up and two after each change, on CUDA only.
 Later or rare synchronization is missed, and so is what torch's sync debug mode does not cover
-(torch.distributed, torch.sparse, `torch.cuda.synchronize`). Synchronization in the middle of a step does not
-show in the gap between steps. Watch the memory that more loader workers take, and the loss after a larger
-batch or with lower precision.
+(torch.distributed, torch.sparse, `torch.cuda.synchronize`), and what a script does within
+`warnings.catch_warnings`. Synchronization in the middle of a step does not show in the gap between steps.
+Watch the memory that more loader workers take, and the loss after a larger batch or with lower precision.
 """
 
 

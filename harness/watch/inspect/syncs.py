@@ -2,7 +2,8 @@
 
 While a catcher is on, torch warns at each synchronizing call; the warnings of one thread are counted by the
 Python line that made the call, and none is shown. Torch's documentation says what it misses: calls in
-torch.distributed and torch.sparse; nor does it count `torch.cuda.synchronize` or waiting for an event.
+torch.distributed and torch.sparse; nor does it count `torch.cuda.synchronize` or waiting for an event. Nor
+are calls counted within a block of `warnings.catch_warnings`: its filters could raise ours in the program.
 """
 
 import linecache
@@ -12,13 +13,15 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import wraps
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, Protocol, TextIO
 
 import torch
 
 from harness.tracking.frames import is_torch, shorten
+from harness.watch.training import Call, Replaced, Wrapper
 
 _SYNC = "called a synchronizing"
 # The warnings of torch 2.6 to 2.13 at each call, and once when the mode is switched on.
@@ -29,6 +32,10 @@ _WARNINGS = {warnings.WarningMessage.__init__.__code__.co_filename, warnings.__f
 _BACKWARD = "torch/autograd/function.py"
 _OFF, _WARN = 0, 1
 _CODE_LENGTH = 120
+# Called by Python after each change of the filters; the second one from 3.14 on.
+_CHANGED = ("_filters_mutated", "_filters_mutated_lock_held")
+# In place of the id of a block: counting is over.
+_FOR_GOOD = 0
 
 
 class SyncDebugMode(Protocol):
@@ -64,6 +71,10 @@ class SyncCatcher:
         self._is_on = False
         self._thread = 0
         self._before: Callable[..., Any] = warnings.showwarning
+        self._filters: object = None
+        self._patches = ExitStack()
+        # Blocks that change Python's warnings for a while, of all threads, which were entered meanwhile.
+        self._blocks: set[int] = set()
 
     @property
     def is_on(self) -> bool:
@@ -77,8 +88,15 @@ class SyncCatcher:
         self._counts.clear()
         self._thread = threading.get_ident()
         self._before, warnings.showwarning = warnings.showwarning, self._show
-        warnings.filters.insert(0, _FILTER)  # type: ignore[attr-defined]  # typed as a sequence
+        _put_filter_first()
+        self._filters = warnings.filters
         self._is_on = True
+        self._blocks.clear()
+        self._replace(warnings.catch_warnings, "__enter__", self._enter_block)
+        self._replace(warnings.catch_warnings, "__exit__", self._leave_block)
+        for name in _CHANGED:
+            if hasattr(warnings, name):
+                self._replace(warnings, name, self._change_filters)
         self._library.set_sync_debug_mode(_WARN)
         return True
 
@@ -86,13 +104,58 @@ class SyncCatcher:
         """Stop counting; return the sites since `start`, the most frequent first. Idempotent."""
         if not self._is_on:
             return []
-        self._library.set_sync_debug_mode(_OFF)
+        self._switch(_WARN, _OFF)
         self._is_on = False
+        self._patches.close()
         with suppress(ValueError):
             warnings.filters.remove(_FILTER)  # type: ignore[attr-defined]  # as above
         if warnings.showwarning == self._show:
             warnings.showwarning = self._before
         return [_site(code, line, count) for (code, line), count in self._counts.most_common()]
+
+    def _replace(self, owner: object, name: str, wrapper: Wrapper) -> None:
+        self._patches.callback(Replaced(owner, name, wrapper).remove)
+
+    def _switch(self, before: int, after: int) -> None:
+        """Switch the mode, unless the program has set another one meanwhile."""
+        if self._library.get_sync_debug_mode() == before:
+            self._library.set_sync_debug_mode(after)
+
+    def _enter_block(self, original: Call) -> Call:
+        @wraps(original)
+        def enter(block: Any) -> Any:
+            if self._is_on:
+                self._blocks.add(id(block))
+                self._switch(_WARN, _OFF)
+            return original(block)
+
+        return enter
+
+    def _leave_block(self, original: Call) -> Call:
+        @wraps(original)
+        def leave(block: Any, *error: Any) -> Any:
+            result = original(block, *error)
+            if self._is_on and id(block) in self._blocks:
+                self._blocks.remove(id(block))
+                if not self._blocks:
+                    self._switch(_OFF, _WARN)
+            return result
+
+        return leave
+
+    def _change_filters(self, original: Call) -> Call:
+        @wraps(original)
+        def change(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if self._is_on and not self._blocks:
+                if warnings.filters is self._filters:
+                    _put_filter_first()
+                else:  # A block in which we began has ended; our filter and function went with it.
+                    self._blocks.add(_FOR_GOOD)
+                    self._switch(_WARN, _OFF)
+            return result
+
+        return change
 
     def _show(
         self,
@@ -110,6 +173,13 @@ class SyncCatcher:
             frame = sys._getframe(1)
             if threading.get_ident() == self._thread or _is_backward(frame):
                 self._counts[_caller(frame)] += 1
+
+
+def _put_filter_first() -> None:
+    filters: list[Any] = warnings.filters  # type: ignore[assignment]  # typed as a sequence
+    with suppress(ValueError):
+        filters.remove(_FILTER)
+    filters.insert(0, _FILTER)
 
 
 def _caller(frame: FrameType | None) -> tuple[CodeType | None, int]:
