@@ -14,6 +14,8 @@ from harness.tracking.blocks import Owner
 
 OLDER = "older than the tracked steps"
 _LONGEST_WALK_NS = 500_000_000
+# Of tensors without memory: sparse ones, and parameters of lazy modules.
+_WITHOUT_STORAGE = (RuntimeError, ValueError)
 
 
 class OwnedTensor(NamedTuple):
@@ -123,7 +125,7 @@ def storage_id(tensor: Tensor) -> int | None:
     """Return an id that all views of one storage share; None without a storage."""
     try:
         return int(tensor.untyped_storage()._cdata)
-    except RuntimeError:
+    except _WITHOUT_STORAGE:
         return None
 
 
@@ -137,7 +139,7 @@ def address_of(tensor: Tensor) -> int | None:
     torch.compile that a later run has overwritten."""
     try:
         return int(tensor.untyped_storage().data_ptr())
-    except RuntimeError:
+    except _WITHOUT_STORAGE:
         return None
 
 
@@ -229,7 +231,7 @@ def _is_on(tensor: Tensor, device_type: str) -> bool:
         return False
     try:
         return tensor.device.type == device_type == tensor.untyped_storage().device.type
-    except RuntimeError:  # A tensor without a storage.
+    except _WITHOUT_STORAGE:
         return False
 
 

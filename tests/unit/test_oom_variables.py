@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from harness.analysis.oom.report import LiveVariable
 from harness.watch.oom import variables
+from harness.watch.oom.arrays import Memory, memory_of
 from harness.watch.oom.variables import MOST_VARIABLES, largest_variables
 
 _BYTES = 4_000
@@ -202,3 +203,20 @@ def test_the_locals_that_a_script_has_taken_stay_its_own() -> None:
     frame, taken = fill()
     largest_variables([frame], [1], torch.device("cpu"), ())
     assert "kept" in taken
+
+
+def test_what_was_found_before_memory_ran_out_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = [torch.ones(1_000) for _ in range(10)]
+    notes = 0
+
+    def note(value: Any, device: torch.device) -> Memory | None:
+        nonlocal notes
+        notes += 1
+        if notes > 5:
+            raise MemoryError
+        return memory_of(value, device)
+
+    monkeypatch.setattr(variables, "memory_of", note)
+    frame = sys._getframe()
+    (found,) = largest_variables([frame], [frame.f_lineno], torch.device("cpu"), [])
+    assert (found.name, found.blocks, found.is_complete, len(kept)) == ("kept", 5, False, 10)

@@ -132,3 +132,9 @@ def test_an_out_of_memory_report_lists_the_weights_on_the_device() -> None:
     assert [one.held_bytes for one in weights if one.module is None] == [weights_bytes]
     assert sum(one.held_bytes for one in weights if one.module is not None) == weights_bytes
     workload.close()
+
+
+def test_a_lazy_layer_that_was_not_called_has_no_memory() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.LazyLinear(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert sum(one.size_bytes for one in sizes(model, optimizer)) == 4 * (2 * 3 + 3)

@@ -162,9 +162,7 @@ class LeakDetector:
         rising = {series for series, judgment in judgments.items() if judgment.verdict in RISING}
         if self._on_cpu:
             _attribute_to_holes(judgments)
-        outside = judgments[LeakSeries.HOST]
-        is_outside = self._on_cpu and outside.verdict in RISING
-        outside_slope = outside.trend.slope if is_outside and outside.trend is not None else None
+        outside_slope = _outside_slope(judgments) if self._on_cpu else None
         return [
             self._row(
                 series,
@@ -278,6 +276,15 @@ def _attribute_to_holes(judgments: dict[LeakSeries, Judgment]) -> None:
     if holes.trend.z > DOUBTFUL_Z and holes.trend.slope >= MOST * host.trend.slope:
         judgments[LeakSeries.FRAGMENTATION] = host
         judgments[LeakSeries.HOST] = host._replace(verdict=LeakVerdict.STEADY)
+
+
+def _outside_slope(judgments: dict[LeakSeries, Judgment]) -> float | None:
+    """Return the growth of the process outside the heap; None if it does not rise, or while the holes in the
+    heap, a part of what is outside live objects, have too few readings."""
+    host, holes = judgments[LeakSeries.HOST], judgments[LeakSeries.FRAGMENTATION]
+    if host.verdict not in RISING or host.trend is None or holes.trend is None:
+        return None
+    return host.trend.slope - max(0.0, holes.trend.slope)
 
 
 def _explains(cause: Judgment, effect: Judgment) -> bool:

@@ -63,8 +63,8 @@ def refused_request(facts: OomFacts) -> str | None:
     if facts.device is DeviceKind.CPU:
         return (
             f"The system refused the request for {words.size(request)} although {words.size(free)} of the "
-            "machine's memory were available: a limit of the process (ulimit -v), of overcommitment or of "
-            "the number of mappings (vm.max_map_count) applies."
+            "machine's memory were available: a limit of the process (ulimit -d, -v), of overcommitment or "
+            "of the number of mappings (vm.max_map_count) applies."
         )
     return (
         f"The driver refused the request for {words.size(request)} although {words.size(free)} of "

@@ -65,8 +65,17 @@ class _Search:
         little memory left."""
         sizes: dict[int, int] = {}
         nodes: list[Any] = []
-        seen: set[int] = set()
         until_s = min(self._until_s, time.thread_time() + _MOST_S)
+        try:
+            is_complete = self._collect(value, sizes, nodes, until_s)
+        except MemoryError:  # What was found until then is known.
+            is_complete = False
+        return self._with_graphs(sizes, nodes, until_s) if is_complete else _Found(sizes, {}, False)
+
+    def _collect(self, value: Any, sizes: dict[int, int], nodes: list[Any], until_s: float) -> bool:
+        """Add to `sizes` the memory behind `value`, and to `nodes` those of the graphs of its tensors; return
+        whether all was seen."""
+        seen: set[int] = set()
         waiting: list[Iterator[Any]] = [iter((value,))]
         visited = 0
         while waiting:
@@ -77,7 +86,7 @@ class _Search:
                 continue
             visited += 1
             if visited % _CLOCK_EVERY == 0 and time.thread_time() > until_s:
-                return _Found(sizes, {}, is_complete=False)
+                return False
             if type(one) in _PLAIN or is_kind_of(one, _LEFT_OUT) or id(one) in seen:
                 continue
             if is_memory(one):
@@ -86,10 +95,10 @@ class _Search:
                     nodes.append(node)
             elif len(waiting) <= _MOST_DEPTH:
                 if len(seen) == _MOST_OBJECTS:
-                    return _Found(sizes, {}, is_complete=False)
+                    return False
                 seen.add(id(one))
                 waiting.append(_parts(one))
-        return self._with_graphs(sizes, nodes, until_s)
+        return True
 
     def _with_graphs(self, sizes: dict[int, int], nodes: list[Any], until_s: float) -> _Found:
         saved: dict[int, int] = {}
