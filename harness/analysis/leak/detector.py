@@ -279,12 +279,12 @@ def _attribute_to_holes(judgments: dict[LeakSeries, Judgment]) -> None:
 
 
 def _outside_slope(judgments: dict[LeakSeries, Judgment]) -> float | None:
-    """Return the growth of the process outside the heap; None if it does not rise, or while the holes in the
-    heap, a part of what is outside live objects, have too few readings."""
+    """Return a lower bound of the growth of the process outside the heap; None if it does not rise, or while
+    the holes in the heap, a part of what is outside live objects, have too few readings."""
     host, holes = judgments[LeakSeries.HOST], judgments[LeakSeries.FRAGMENTATION]
     if host.verdict not in RISING or host.trend is None or holes.trend is None:
         return None
-    return host.trend.slope - max(0.0, holes.trend.slope)
+    return host.trend.low - max(0.0, holes.trend.high)
 
 
 def _explains(cause: Judgment, effect: Judgment) -> bool:

@@ -33,8 +33,8 @@ _SIMILAR = 0.5, 2.0
 class VerdictContext(NamedTuple):
     """The values in a sentence. `is_rising` is the verdict before attribution among the series, and
     `required` the number of readings for the verdict "leak". `inputs_grow` is whether that verdict was
-    replaced because steps need more and more memory. `outside_slope` is the growth of the process outside the
-    CPU's heap, in bytes per step, if that rises too."""
+    replaced because steps need more and more memory. `outside_slope` is the least growth of the process
+    outside the CPU's heap, in bytes per step, if that rises too."""
 
     series: LeakSeries
     judgment: Judgment
@@ -129,8 +129,9 @@ def _outside(context: VerdictContext) -> str:
     if outside < LEAST_OUTSIDE * fit.slope:
         return ""
     return (
-        f" The process grows by another {words.size(outside)} per step outside the heap, where Python has "
-        "its small objects: usually numbers, strings or records of each step in a list that only grows."
+        f" The process grows by at least another {words.size(outside)} per step outside the heap, where "
+        "Python has its small objects: usually numbers, strings or records of each step in a list that only "
+        "grows."
     )
 
 
