@@ -82,6 +82,7 @@ def test_a_script_with_loader_workers_trains_as_without_stepscope(tmp_path: Path
     assert {row.samples for row in log.steps} == {8}
 
 
+@pytest.mark.slow
 def test_an_interrupted_script_ends_by_the_signal_as_under_python(tmp_path: Path) -> None:
     text = """
 import atexit, signal

@@ -259,6 +259,7 @@ def test_of_two_threads_that_begin_at_the_same_moment_one_is_followed(
     assert (log.run.state_message, len(log.steps)) == ("The script ended after 20 steps.", 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_in_two_lines", [False, True])
 def test_a_script_goes_on_without_stepscope_once_its_runs_folder_is_deleted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_in_two_lines: bool

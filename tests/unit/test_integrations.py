@@ -54,6 +54,7 @@ def test_a_stop_ends_the_training_of_a_hugging_face_trainer(tmp_path: Path) -> N
         assert log.run().state == RunState.STOPPED
 
 
+@pytest.mark.slow
 @_LIGHTNING_WARNINGS[0]
 @_LIGHTNING_WARNINGS[1]
 def test_a_lightning_trainer_has_its_steps_and_metrics_and_the_bare_losses(tmp_path: Path) -> None:

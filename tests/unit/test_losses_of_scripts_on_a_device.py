@@ -66,6 +66,7 @@ def _within_the_backward_pass() -> None:
     script.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train", [_by_optimizer, _by_hand, _within_the_backward_pass])
 def test_a_loss_is_read_once_the_device_has_copied_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train: Callable[[], None]
