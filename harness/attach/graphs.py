@@ -42,6 +42,11 @@ class Captured:
         self.loss: Tensor | None = None
         self.scaled: tuple[Any, Any] = (None, None)
 
+    @property
+    def trains(self) -> bool:
+        """Return whether it contains an update, or a backward pass that began from a loss."""
+        return bool(self.optimizers) or self.loss is not None
+
     def end(self) -> None:
         """The capture has ended: keep no gradient graph alive."""
         self.scaled = (None, None)
@@ -142,7 +147,13 @@ class CapturedGraphs(Closing):
         @wraps(original)
         def replay(graph: CUDAGraph, /) -> None:
             captured, observation = self._graphs.get(graph), self._entries.observation
-            if captured is None or observation is None or get_ident() != self._guard.thread:
+            # The graphs that torch.compile makes train nothing by themselves.
+            if (
+                captured is None
+                or not captured.trains
+                or observation is None
+                or get_ident() != self._guard.thread
+            ):
                 original(graph)
                 return
             self._guard.run(self._replay_begins, captured, observation)
@@ -153,8 +164,7 @@ class CapturedGraphs(Closing):
 
     def _replay_begins(self, captured: Captured, observation: PlainObservation) -> None:
         """A graph is about to be replayed, behind the copies of its inputs."""
-        trains = captured.optimizers or captured.loss is not None
-        if trains and (lap := observation.steps.timer.lap) is not None:
+        if (lap := observation.steps.timer.lap) is not None:
             lap(Phase.H2D)
         for optimizer in captured.optimizers[:1]:
             observation.update_began(optimizer)
@@ -164,7 +174,7 @@ class CapturedGraphs(Closing):
         if observation.under_way.logged_loss is None:
             observation.under_way.logged_loss = captured.loss
         lap = observation.steps.timer.lap
-        if captured.loss is not None and not captured.optimizers and lap is not None:
+        if not captured.optimizers and lap is not None:
             lap(Phase.BACKWARD)
         for number, optimizer in enumerate(captured.optimizers):
             if number:
