@@ -6,7 +6,6 @@ lists: with 100,000 free chunks it takes milliseconds. `harness.watch.memory` re
 """
 
 import ctypes
-from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -145,7 +144,8 @@ class HeapMeter:
         self._window = 0
         self._sampled = (0, 0)
         self._first_note = 0
-        self.forward_ends: deque[int] = deque(maxlen=FORWARD_ENDS)
+        # A list, as another thread copies it: a deque raises where it grows meanwhile.
+        self.forward_ends: list[int] = []
 
     def begin(self) -> None:
         """Set the current in-use bytes as the baseline."""
@@ -177,6 +177,7 @@ class HeapMeter:
         peak = self._peak if self._peak > used else used
         if self._peak:
             self.forward_ends.append(self._first_note - used)
+            del self.forward_ends[:-FORWARD_ENDS]
         sampled_window, sampled = self._sampled
         if sampled_window == window and sampled > peak:
             peak = sampled
