@@ -153,7 +153,7 @@ class ScalarWriter:
             else:
                 put(ScalarRow(step, name, t_ns, *encode_float(number)))
         if self._reads is None and remote and (device := remote[0][1].device).type in _WITH_EVENTS:
-            # A training whose weights are on the CPU computes on this device.
+            # All weights are on the CPU, and the training computes on this device.
             self._reads = DeviceReads.of(device)
         if self._reads is not None:
             if remote:

