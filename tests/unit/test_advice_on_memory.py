@@ -10,6 +10,7 @@ from harness.device.testing.device import FAKE_FACTS, FakeDevice
 from harness.records.memory import MemorySampleRow, ProcessLimit
 from harness.watch.run_row import first_row
 from tests.advice_factories import scenarios, settings
+from tests.train_factories import CPU_FACTS
 
 GIB = 2**30
 SCENARIOS = scenarios()
@@ -49,7 +50,13 @@ class LimitedDevice(FakeDevice):
         return super().read_allocator()._replace(reserved_bytes=300, process_limit=limit)
 
 
-def test_a_run_records_what_its_heap_may_reach_under_a_limit_of_the_process() -> None:
-    for device, expected in ((LimitedDevice(FAKE_FACTS), 310), (FakeDevice(FAKE_FACTS), None)):
-        versions = json.loads(first_row("id", "name", "{}", device).versions)
-        assert versions["process_limit_bytes"] == expected
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [(LimitedDevice(CPU_FACTS), 310), (FakeDevice(CPU_FACTS), None), (LimitedDevice(FAKE_FACTS), None)],
+    ids=["limited", "unlimited", "on a GPU"],
+)
+def test_a_run_on_the_cpu_records_what_its_heap_may_reach_under_a_limit_of_the_process(
+    device: FakeDevice, expected: int | None
+) -> None:
+    versions = json.loads(first_row("id", "name", "{}", device).versions)
+    assert versions["process_limit_bytes"] == expected
