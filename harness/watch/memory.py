@@ -34,7 +34,8 @@ class MemoryWatch:
     `shared_ns` has, and half as many where the memory does not rise. If readings take more than `MOST_SHARE`
     of the time, fewer steps of any length are read. A reading applies to later steps for
     `MAX_SHARED_READING_NS`; after that they have the process's RSS alone. A peak tracked by the device's
-    allocator is that since the previous reading.
+    allocator is that since the previous reading. Where the ends of phases measure the peak, only steps from
+    whose beginning on that was intended are read: the peak of others would be the level at their end.
 
     Attributes:
         columns: the newest reading; without the allocator's once they are too old.
@@ -65,7 +66,7 @@ class MemoryWatch:
         self._durations_ns: deque[int] = deque(maxlen=_DURATIONS)
         self._levels: deque[int] = deque(maxlen=STEADY_READINGS)
         self._is_steady = False
-        self._next_ns = self._columns_ns = 0
+        self._next_ns = self._columns_ns = self._earlier_step_ns = 0
         self._is_sampled = True
         self._unsettled_steps = 0
         self._on_change: Callable[[bool], None] | None = None
@@ -111,16 +112,17 @@ class MemoryWatch:
         callback(self._is_sampled)
 
     def step_ended(self, now_ns: int, step_ns: int) -> None:
-        """Read the memory if it is due, at the end of a step of `step_ns`, the expected duration of the
-        next."""
-        if self._is_sampled or now_ns >= self._next_ns:
+        """Read the memory if it is due, at the end of a step of `step_ns`. The next one is expected to take
+        as long, or as long as the one before, as steps of two lengths may take turns."""
+        if self._is_sampled or (now_ns >= self._next_ns and self._on_change is None):
             self._read(now_ns, step_ns)
         elif now_ns >= self.due_ns:
             self.due_ns = min(now_ns + self._shared_by(step_ns), self._next_ns)
             if now_ns >= self._columns_ns + MAX_SHARED_READING_NS:
                 rss_bytes = self._rss_bytes()
                 self.columns = (None, rss_bytes if self._reserves_rss else None, *(None,) * 6, rss_bytes)
-        self._set_sampled(now_ns + step_ns >= self._next_ns)
+        self._set_sampled(now_ns + max(step_ns, self._earlier_step_ns) >= self._next_ns)
+        self._earlier_step_ns = step_ns
 
     def _read(self, now_ns: int, step_ns: int) -> None:
         began_ns = self._cpu_ns()

@@ -108,13 +108,51 @@ def test_memory_that_rises_is_read_often_at_once() -> None:
     assert device.readings - before >= 1_000 * MS // SHARED_NS - 1
 
 
-def test_a_step_that_turns_out_long_is_read_all_the_same() -> None:
+def take_steps(watch: MemoryWatch, device: CountingDevice, steps_ns: list[int]) -> list[tuple[int, bool]]:
+    """Take steps of these durations; return the number of each that was read, and whether with its peak."""
+    looking = [True]
+    watch.subscribe(looking.append)
+    now_ns, readings = 0, []
+    for number, step_ns in enumerate(steps_ns):
+        before, has_peak = device.readings, looking[-1]
+        now_ns += step_ns
+        if now_ns + step_ns >= watch.due_ns:
+            watch.step_ended(now_ns, step_ns)
+        if device.readings > before:
+            readings.append((number, has_peak))
+    return readings
+
+
+def test_the_step_after_one_that_turns_out_long_is_read_with_its_peak() -> None:
+    device = CountingDevice()
+    readings = take_steps(a_watch(device), device, [MS, MS, 100 * MS, 100 * MS])
+    assert readings == [(0, True), (3, True)]
+
+
+@given(st.lists(st.integers(1, 60), min_size=50, max_size=200))
+def test_no_reading_is_without_its_peak_however_long_steps_take(steps_ms: list[int]) -> None:
+    device = CountingDevice()
+    readings = take_steps(a_watch(device), device, [step_ms * MS for step_ms in steps_ms])
+    assert all(has_peak for _, has_peak in readings)
+    elapsed_ms, longest_ms = sum(steps_ms), max(steps_ms)
+    assert len(readings) >= elapsed_ms // (2 * SHARED_NS // MS + 2 * longest_ms)
+
+
+def test_where_short_and_long_steps_take_turns_both_are_read() -> None:
+    device = CountingDevice()
+    readings = take_steps(a_watch(device), device, [5 * MS, 500 * MS] * 10)
+    assert {number % 2 for number, _ in readings} == {0, 1}
+    assert len(readings) >= 19
+
+
+def test_a_device_that_tracks_its_peak_is_read_after_a_step_that_turns_out_long() -> None:
     device = CountingDevice()
     watch = a_watch(device)
-    run_steps(watch, MS, 2)
+    watch.step_ended(MS, MS)
+    watch.step_ended(2 * MS, MS)
     assert device.readings == 1
-    run_steps(watch, 100 * MS, 2, now_ns=2 * MS)
-    assert device.readings == 3
+    watch.step_ended(102 * MS, 100 * MS)
+    assert device.readings == 2
 
 
 def test_the_columns_are_those_of_a_step_row_in_order() -> None:
