@@ -52,11 +52,12 @@ def _allocated(source: MemoryCardData) -> Card:
         return _none(
             "allocated", "Allocated", "allocated", f"The memory of tensors is unknown: {_why(source)}."
         )
-    text = "Memory of live tensors at the latest memory sample."
+    text, note = "Memory of live tensors at the latest memory sample.", "in tensors"
+    if source.is_cpu:
+        text = "Memory in use on the heap since the run began: tensors, and what else programs allocate."
+        note = "in use"
     spark = _spark(source, lambda sample: sample.allocated_bytes)
-    return Card(
-        "allocated", "Allocated", words.size(values[-1]), "in tensors", "plain", text, "allocated", spark
-    )
+    return Card("allocated", "Allocated", words.size(values[-1]), note, "plain", text, "allocated", spark)
 
 
 def _peak(source: MemoryCardData) -> Card:
@@ -103,7 +104,7 @@ def _unused(source: MemoryCardData) -> Card:
     idle = 0.0 if not peaks else max(0.0, 1 - max(peaks) / max(1, row.reserved_bytes or 0))
     tone = "warn" if idle > _FRAGMENTED and not source.is_cpu else "plain"
     text = (
-        "Held by the allocator and not in use by tensors at the moment. Between two steps much of it is "
+        "Held by the allocator and not in use at the moment. Between two steps much of it is "
         "reused by the next step's activations; memory unused even at the peak is fragmentation."
     )
     note = f"{words.percent(100 * share)} of {'the heap' if source.is_cpu else 'reserved'}"

@@ -11,6 +11,7 @@ from dashboard.data.memory import Findings, MemorySeries
 from dashboard.data.runs import RunView, memory_limit, process_limit_bytes
 from harness.analysis.memory.alerts import current_leaks
 from harness.analysis.memory.pressure import pressure
+from harness.analysis.memory.readings import newest_level
 from harness.analysis.memory.verdict import MemoryEvidence, MemoryVerdict, verdict
 from harness.analysis.memory.waterfall import Waterfall, waterfall
 from harness.records.memory import LeakRow
@@ -66,7 +67,7 @@ def draw(view: RunView, series: MemorySeries, findings: Findings) -> MemoryDrawi
     return MemoryDrawing(
         verdict=verdict(evidence),
         cards=memory_cards.cards(source),
-        waterfall=waterfall(series.latest, findings.census, is_cpu),
+        waterfall=waterfall(series.latest, findings.census, is_cpu, newest_level(series.recent)),
         chart=memory.figure(timeline),
         has_steps=series.last is not None,
         leaks=current_leaks(series.leaks),

@@ -6,10 +6,12 @@ from statistics import fmean
 
 from harness.analysis.compare.facts import ProfileKinds, RunFacts
 from harness.analysis.effect.windows import SteadyStep
+from harness.analysis.memory.readings import newest_level
 from harness.analysis.memory.waterfall import Waterfall, waterfall
 from harness.analysis.profiles import by_kind
 from harness.errors import LogError, LogMissingError
 from harness.records.floats import decode_float
+from harness.records.memory import ModuleMemoryRow
 from harness.records.run import EXCLUDED_FLAGS, DeviceKind, SettingsRow, StepRow
 from harness.settings.recorded import read_recorded
 from harness.store.folder import RunFolder
@@ -129,11 +131,11 @@ def _final_loss(rows: Sequence[StepRow]) -> float | None:
 
 
 def _memory(reader: LogReader, is_cpu: bool) -> Waterfall | None:
+    census: Sequence[ModuleMemoryRow] = ()
     for snapshot in reversed(reader.memory.snapshots()):
-        modules = reader.memory.modules(snapshot.snapshot_id)
-        if modules:
-            return waterfall(reader.memory.latest_sample(), modules, is_cpu)
-    return waterfall(reader.memory.latest_sample(), (), is_cpu)
+        if census := reader.memory.modules(snapshot.snapshot_id):
+            break
+    return waterfall(reader.memory.latest_sample(), census, is_cpu, newest_level(reader.recent_steps(1)))
 
 
 def _profile(reader: LogReader) -> ProfileKinds | None:

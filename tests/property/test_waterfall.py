@@ -51,11 +51,12 @@ def sizes(breakdown: Waterfall | None) -> dict[str, int]:
     ),
     st.lists(st.builds(a_module, st.integers(0, 9 * GIB), SIZES, SIZES), max_size=3),
     st.booleans(),
+    SIZES,
 )
 def test_the_bars_sum_to_the_card_for_any_readings(
-    sample: MemorySampleRow, modules: list[ModuleMemoryRow], is_cpu: bool
+    sample: MemorySampleRow, modules: list[ModuleMemoryRow], is_cpu: bool, level: int | None
 ) -> None:
-    breakdown = waterfall(sample, modules, is_cpu)
+    breakdown = waterfall(sample, modules, is_cpu, level)
     if breakdown is None:
         inside = (sample.allocated_bytes, sample.reserved_bytes, sample.process_bytes, sample.used_bytes)
         assert not sample.total_bytes or inside == (None,) * 4
@@ -87,7 +88,7 @@ def test_consistent_readings_are_used_unchanged(levels: list[int]) -> None:
 
 
 def test_every_part_of_the_card_has_its_bar() -> None:
-    assert sizes(waterfall(FULL, [a_module()], is_cpu=False)) == {
+    assert sizes(waterfall(FULL, [a_module()], is_cpu=False, level_bytes=19 * GIB)) == {
         "other processes": 10,
         "context and libraries": 1,
         "reserved, whole blocks": 6,
@@ -95,7 +96,8 @@ def test_every_part_of_the_card_has_its_bar() -> None:
         "weights and buffers": 4,
         "gradients": 4,
         "optimizer state": 8,
-        "activations and temporaries": 4,
+        "retained between steps": 3,
+        "activations and temporaries": 1,
         "free": 39,
     }
 
@@ -116,9 +118,22 @@ def test_a_heap_without_a_reading_of_its_free_part_is_one_bar_with_the_libraries
     assert bars["Python, libraries and free heap"] == 11
 
 
+@given(st.integers(0, 100))
+def test_activations_are_only_what_is_not_in_use_between_two_steps(level: int) -> None:
+    bars = sizes(waterfall(FULL, [a_module()], is_cpu=True, level_bytes=level * GIB))
+    retained = min(4, max(0, level - 16))
+    assert bars.get("retained between steps", 0) == retained
+    assert bars.get("activations and temporaries", 0) == 4 - retained
+
+
+def test_without_a_level_between_steps_the_two_are_one_bar() -> None:
+    bars = sizes(waterfall(FULL, [a_module()], is_cpu=True))
+    assert bars["retained between steps, activations and temporaries"] == 4
+
+
 def test_missing_gradients_are_part_of_the_activations() -> None:
     bars = sizes(waterfall(FULL._replace(allocated_bytes=14 * GIB), [a_module()], is_cpu=False))
-    assert bars["gradients, activations and temporaries"] == 2
+    assert bars["gradients, retained between steps, activations and temporaries"] == 2
     assert "gradients" not in bars
 
 

@@ -10,6 +10,7 @@ _ORDER = (
     MemoryPart.WEIGHTS,
     MemoryPart.GRADIENTS,
     MemoryPart.OPTIMIZER,
+    MemoryPart.RETAINED,
     MemoryPart.ACTIVATIONS,
     MemoryPart.UNTOLD,
     MemoryPart.UNUSED,

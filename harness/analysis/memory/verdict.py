@@ -116,7 +116,7 @@ def _fits(evidence: MemoryEvidence) -> MemoryVerdict | None:
     peaks = [row.peak_allocated_bytes for row in evidence.recent if row.peak_allocated_bytes is not None]
     if evidence.is_cpu:
         text = f"All processes together use {needed} of this machine's {available}"
-        text += f"; the last steps' tensors peaked at {words.size(max(peaks))}" if peaks else ""
+        text += f"; the last steps peaked at {words.size(max(peaks))}" if peaks else ""
     else:
         left = words.size(max(0, pressure.available_bytes - pressure.needed_bytes))
         text = (
@@ -132,9 +132,7 @@ def _unknown(evidence: MemoryEvidence) -> str:
     peaks = [row.peak_allocated_bytes for row in evidence.recent if row.peak_allocated_bytes is not None]
     if not peaks:
         return "This device does not report the memory the steps need."
-    return (
-        f"The last steps' tensors peaked at {words.size(max(peaks))}; the available memory is not known yet."
-    )
+    return f"The last steps peaked at {words.size(max(peaks))}; the available memory is not known yet."
 
 
 def _no_leak(evidence: MemoryEvidence) -> str:

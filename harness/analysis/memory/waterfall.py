@@ -25,6 +25,7 @@ class MemoryPart(StrEnum):
     WEIGHTS = "weights"
     GRADIENTS = "gradients"
     OPTIMIZER = "optimizer"
+    RETAINED = "retained"
     ACTIVATIONS = "activations"
     # Parts that were not measured separately.
     UNTOLD = "untold"
@@ -70,17 +71,26 @@ class _Nest(NamedTuple):
 
 
 def waterfall(
-    sample: MemorySampleRow | None, modules: Sequence[ModuleMemoryRow], is_cpu: bool
+    sample: MemorySampleRow | None,
+    modules: Sequence[ModuleMemoryRow],
+    is_cpu: bool,
+    level_bytes: int | None = None,
 ) -> Waterfall | None:
     """The breakdown of a sample. `modules` are the newest census of the model and break down the allocated
-    bytes. None where the device's size, or every reading inside it, is unknown."""
+    bytes; `level_bytes` are those allocated between two steps, None: unknown. Returns None where the device's
+    size, or every reading inside it, is unknown."""
     if sample is None or not sample.total_bytes or sample.total_bytes < 0:
         return None
     nest = _nested(sample)
     if nest.used is None and nest.process is None and nest.heap is None:
         return None
     inside, disputed = _unused(sample, nest, is_cpu)
-    bars = [*_outside(nest, is_cpu), *inside, *_allocated(nest, modules), *_free(nest, is_cpu)]
+    bars = [
+        *_outside(nest, is_cpu),
+        *inside,
+        *_allocated(nest, modules, is_cpu, level_bytes),
+        *_free(nest, is_cpu),
+    ]
     return Waterfall(
         tuple(bar for bar in bars if bar.size_bytes > 0), nest.total, max(nest.disputed, disputed)
     )
@@ -183,7 +193,9 @@ def _unused(sample: MemorySampleRow, nest: _Nest, is_cpu: bool) -> tuple[list[Me
     return bars, sample.free_bytes + sample.split_free_bytes - free - split
 
 
-def _allocated(nest: _Nest, modules: Sequence[ModuleMemoryRow]) -> list[MemoryBar]:
+def _allocated(
+    nest: _Nest, modules: Sequence[ModuleMemoryRow], is_cpu: bool, level_bytes: int | None
+) -> list[MemoryBar]:
     """Allocated memory, by category as far as the census of the model covers it."""
     if nest.allocated is None:
         return []
@@ -220,12 +232,29 @@ def _allocated(nest: _Nest, modules: Sequence[ModuleMemoryRow]) -> list[MemoryBa
         rest -= gradients
     else:
         unmeasured.insert(0, "gradients")
-    name = ", ".join([*unmeasured, "activations and temporaries"])
-    meaning = (
-        "All other tensors: saved by the forward pass for the backward pass, inputs, intermediate results, "
-        "and tensors retained by the program."
+    return [*bars, *_of_step(nest.allocated, rest, unmeasured, is_cpu, level_bytes)]
+
+
+def _of_step(
+    allocated: int, rest: int, unmeasured: list[str], is_cpu: bool, level_bytes: int | None
+) -> list[MemoryBar]:
+    """The `rest` of the allocated memory: what is in use between two steps too, and what the step under way
+    has allocated."""
+    retained = "data and other tensors that the program retains, " + (
+        "objects of Python, and buffers of libraries" if is_cpu else "and workspaces of libraries"
     )
-    return [*bars, MemoryBar(MemoryPart.ACTIVATIONS, name, rest, meaning)]
+    used = "tensors saved by the forward pass for the backward pass, and intermediate results"
+    names = "retained between steps", "activations and temporaries"
+    if level_bytes is None or unmeasured:
+        meaning = f"All other memory: {retained}; {used}."
+        return [MemoryBar(MemoryPart.ACTIVATIONS, ", ".join([*unmeasured, *names]), rest, meaning)]
+    kept = min(rest, max(0, level_bytes - (allocated - rest)))
+    retained_meaning = f"In use after a step, too: {retained}."
+    used_meaning = f"Of the step under way at this moment: {used}."
+    return [
+        MemoryBar(MemoryPart.RETAINED, names[0], kept, retained_meaning),
+        MemoryBar(MemoryPart.ACTIVATIONS, names[1], rest - kept, used_meaning),
+    ]
 
 
 def _sum(sizes: Sequence[int | None]) -> int | None:
