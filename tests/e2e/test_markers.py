@@ -7,6 +7,7 @@ import pytest
 from tests.e2e.tab import Tab
 
 _LABELS = ("evaluation", "AMP bf16", "batch 48", "empty_cache()", "lr factor 0.5", "note", "out of memory")
+_TONES = {"out of memory": "bad", "evaluation": "quiet", "note": "quiet"}
 _SPAN = 10_000
 
 _OVERLAPS = """async ([markers, span, width]) => {
@@ -25,6 +26,17 @@ _OVERLAPS = """async ([markers, span, width]) => {
     return [boxes.length, covered.length];
 }"""
 
+_TEXTS = """async ([markers, span, width]) => {
+    const { lay } = await import("/app/static/markers.mjs");
+    const layout = {};
+    lay(layout, markers, { text: "#111", bad: "#a00", bad_soft: "#fcc", label: "#ccc" }, span, width);
+    return layout.annotations.map((label) => [label.x, label.text, label.hovertext]);
+}"""
+
+
+def a_marker(step: int, label: str) -> dict[str, object]:
+    return {"step": step, "label": label, "message": label, "tone": _TONES.get(label, "plain")}
+
 
 @pytest.mark.parametrize("width_px", [300, 1_100])
 def test_no_label_covers_another(tab: Tab, width_px: int) -> None:
@@ -35,15 +47,23 @@ def test_no_label_covers_another(tab: Tab, width_px: int) -> None:
         for end in (1.0, 0.1):  # Over the whole chart, and all at its end.
             steps = sorted(int(_SPAN * (1 - end * source.random())) for _ in range(count))
             labels = [source.choice(_LABELS) for _ in steps]
-            markers = [
-                {
-                    "step": step,
-                    "label": label,
-                    "message": "",
-                    "tone": "bad" if label == "out of memory" else "plain",
-                }
-                for step, label in zip(steps, labels, strict=True)
-            ]
+            markers = [a_marker(step, label) for step, label in zip(steps, labels, strict=True)]
             drawn, covered = tab.page.evaluate(_OVERLAPS, [markers, [0, _SPAN], width_px])
             assert 1 <= drawn <= count
             assert covered == 0, (markers, width_px)
+
+
+def test_many_evaluations_take_no_room_from_a_change(tab: Tab) -> None:
+    tab.open()
+    tab.until(lambda: tab.page.evaluate("typeof Plotly"), lambda kind: kind == "object")
+    markers = [a_marker(step, "evaluation") for step in range(0, _SPAN, 50)]
+    markers += [a_marker(4_010, "AMP bf16"), a_marker(4_990, "note")]
+    markers.sort(key=lambda marker: str(marker["step"]).zfill(9))
+    labels = tab.page.evaluate(_TEXTS, [markers, [0, _SPAN], 1_100])
+    texts = [text for _, text, _ in labels]
+    assert texts.count("AMP bf16") == 1
+    assert not any("events" in text for text in texts)
+    lines = [line for _, _, hover in labels for line in hover.split("<br>")]
+    further = [int(line.split()[1]) for line in lines if line.startswith("and ")]
+    assert len(lines) - len(further) + sum(further) == len(markers)
+    assert "step 4,010: AMP bf16" in lines
