@@ -8,6 +8,9 @@ from harness.watch.context import RunContext
 
 # Evaluations that follow each other faster have one event.
 EVENT_NS = 10_000_000_000
+# Of the run's duration, the least between two events. A run of a week then has at most 750 of them: of all
+# events the newest 2,000 are read (`harness.store.reader.MOST_EVENTS`), among them changes of settings.
+_LEAST_SHARE = 0.01
 
 
 class Evaluations:
@@ -19,22 +22,29 @@ class Evaluations:
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
-        self.waiting_ns = 0
+        self.waiting_ns = self._waiting = 0
         self._event_ns: int | None = None
 
     def add(self, duration_ns: int, step: int) -> None:
         """Add an evaluation before `step`, and record all that wait if the last event is long ago."""
-        self.waiting_ns += duration_ns
-        if self._event_ns is None or self._context.clock_ns() - self._event_ns >= EVENT_NS:
+        if duration_ns:
+            self.waiting_ns += duration_ns
+            self._waiting += 1
+        now_ns = self._context.clock_ns()
+        least_ns = max(EVENT_NS, int(_LEAST_SHARE * now_ns))
+        if self._event_ns is None or now_ns - self._event_ns >= least_ns:
             self.record(step)
 
     def record(self, step: int) -> None:
         """Record all that wait, with `step`."""
         if not self.waiting_ns:
             return
-        now_ns, duration_ns = self._context.clock_ns(), self.waiting_ns
-        self._event_ns, self.waiting_ns = now_ns, 0
-        message = f"Evaluation took {words.duration(duration_ns)}; it belongs to no step."
+        now_ns, duration_ns, count = self._context.clock_ns(), self.waiting_ns, self._waiting
+        self._event_ns, self.waiting_ns, self._waiting = now_ns, 0, 0
+        duration = words.duration(duration_ns)
+        message = f"Evaluation took {duration}; it belongs to no step."
+        if count > 1:
+            message = f"{words.count(count)} evaluations took {duration} together; they belong to no step."
         detail = json.dumps({"duration_ns": duration_ns})
         event = EventKind.EVALUATION, Severity.INFO, "evaluation", message, detail, None
         self._context.journal.put(EventRow(now_ns, step, *event))

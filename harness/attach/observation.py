@@ -306,7 +306,7 @@ class Observation:
             self._record_step()
         if self.tracker.has_evaluated:
             self.tracker.leave_out()
-        self._evaluations.waiting_ns += self.tracker.evaluation_ns
+        self._evaluations.add(self.tracker.evaluation_ns, self.step)
         self._evaluations.record(self.step)
 
     def _end_step(self) -> None:

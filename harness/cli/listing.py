@@ -22,7 +22,7 @@ from harness.cli.timing import last_timing, timing_facts, timing_json
 from harness.errors import LogError
 from harness.predict.report_predictions import add_predictions
 from harness.records.memory import OomReportRow
-from harness.records.run import DeviceFacts, EventRow, SettingsRow
+from harness.records.run import DeviceFacts, EventKind, EventRow, SettingsRow
 from harness.settings.spec import SPECS, value_text
 from harness.store.folder import RunFolder
 from harness.store.home import Home
@@ -93,7 +93,7 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     shell.print_table(("", ""), _facts(run) + _label_facts(folder) + facts)
     if events:
         shell.print_line("")
-        rows = [(words.count(e.step), e.label, e.message) for e in events[-_EVENTS_SHOWN:]]
+        rows = [(words.count(e.step), e.label, e.message) for e in _newest(events)]
         shell.print_table(("STEP>", "EVENT", ""), rows)
     if reports:
         _show_oom(reports, folder, run.device, supervisor.home, shell)
@@ -205,6 +205,13 @@ def _history(folder: RunFolder) -> list[SettingsRow]:
             return reader.settings_history()
     except LogError:
         return []
+
+
+def _newest(events: list[EventRow]) -> list[EventRow]:
+    """Return the newest events; of evaluations only the last one, as there may be many."""
+    evaluations = [event for event in events if event.kind == EventKind.EVALUATION]
+    shown = [event for event in events if event.kind != EventKind.EVALUATION or event is evaluations[-1]]
+    return shown[-_EVENTS_SHOWN:]
 
 
 def _events(folder: RunFolder) -> list[EventRow]:

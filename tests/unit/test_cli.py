@@ -14,6 +14,7 @@ from harness.analysis.oom.explain import explain
 from harness.analysis.oom.report import to_json
 from harness.cli import main
 from harness.records.memory import OomReportRow
+from harness.records.run import EventKind
 from harness.settings.resolve import resolve
 from harness.store.appender import LogAppender
 from harness.store.folder import RunFolder
@@ -60,6 +61,17 @@ def test_show_prints_the_newest_report_on_memory_and_json_carries_all(
     printed = json.loads(capsys.readouterr().out)["oom_reports"]
     assert [report["step"] for report in printed] == [20, 21]
     assert printed[0]["report"]["facts"]["asked"]["module"] == "blocks.3.mlp"
+
+
+def test_many_evaluations_hide_no_other_event(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = a_home().create("evaluates", resolve({"model": "mlp"}), LONG_AGO_UNIX_NS)
+    evaluation = an_event("Evaluation took 1.0 s.", 20)._replace(kind=EventKind.EVALUATION)
+    with LogAppender(folder.log, a_run(folder.run_id, "evaluates")) as appender:
+        appender.append(steps(1, 20), [an_event("AMP is bf16 now.", 3), *[evaluation] * 30])
+    assert main(["show", "evaluates"]) == 0
+    shown = capsys.readouterr().out
+    assert "AMP is bf16 now." in shown
+    assert shown.count("Evaluation took") == 1
 
 
 def test_an_incompatible_report_is_shown_by_its_outcome(capsys: pytest.CaptureFixture[str]) -> None:
