@@ -121,10 +121,14 @@ def show_run(run: str) -> None:
         st.query_params[_RUN] = run
 
 
-def begin_comparison(known: Sequence[str], most: int) -> list[str]:
-    """Choose the runs in the address for a comparison, once per visit of the page; return those that do not
-    exist."""
-    runs = list(dict.fromkeys(run for run in str(st.query_params.get(_RUNS, "")).split(",") if run))
+def begin_comparison(known: Mapping[str, str], most: int) -> list[str]:
+    """Choose the runs in the address, by their ids or names, for a comparison, once per visit of the page;
+    return those that do not exist. `known` are the names of all runs by their ids, the newest first."""
+    ids = {name: run_id for run_id, name in reversed(list(known.items()))} | {
+        run_id: run_id for run_id in known
+    }
+    words = str(st.query_params.get(_RUNS, "")).split(",")
+    runs = list(dict.fromkeys(ids.get(word, word) for word in words if word))
     if Key.COMPARED not in st.session_state:
         st.session_state[Key.COMPARED] = [run for run in runs if run in known][:most]
     else:

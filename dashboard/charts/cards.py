@@ -81,6 +81,8 @@ def _allocated(source: LiveCardData) -> Card:
     drift = values[-1] - statistics.median(values)
     steady = abs(drift) < 0.005 * max(values[-1], 1)
     note = "steady" if steady else f"{'↑' if drift > 0 else '↓'} {words.size(abs(drift))}"
+    if 2 * len(values) < len(source.recent):  # A few readings of the same moment show no drift.
+        note = ""
     text = "Memory of live tensors at the end of the last step; the note compares it with earlier steps."
     spark = _readings(source, lambda row: row.allocated_bytes)
     return Card("allocated", label, words.size(values[-1]), note, "plain", text, "allocated", spark)

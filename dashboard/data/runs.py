@@ -218,7 +218,7 @@ def process_limit_bytes(view: RunView) -> int | None:
 def memory_limit(view: RunView) -> tuple[int, str] | None:
     """Return the maximum memory available to the run in bytes, and the source of this limit."""
     cap_bytes = None if view.settings is None else view.settings.values.memory_cap_bytes
-    limits = [(cap_bytes, "cap"), (process_limit_bytes(view), "limit of the process")]
+    limits = [(cap_bytes, "cap"), (process_limit_bytes(view), "limit of allocated (ulimit)")]
     if known := [(limit_bytes, what) for limit_bytes, what in limits if limit_bytes is not None]:
         return min(known)
     if view.device is not None and view.device.memory_bytes is not None:

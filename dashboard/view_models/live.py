@@ -98,12 +98,12 @@ def _predicted(view: RunView, figures: Figures) -> live.Predicted | None:
 
 def _alerts(view: RunView, figures: Figures) -> list[Alert]:
     """Return the alerts on the run's memory. Memory pressure does not matter once the run has ended."""
-    tight = None
-    if not view.status.state.is_over:
+    tight, is_over = None, view.status.state.is_over
+    if not is_over:
         cap_bytes = None if view.settings is None else view.settings.values.memory_cap_bytes
         is_cpu = _kind(view) is DeviceKind.CPU
         tight = pressure(figures.recent, figures.memory, cap_bytes, is_cpu, process_limit_bytes(view))
-    return alerts(tight, figures.leaks, figures.ooms, figures.recent)
+    return alerts(tight, figures.leaks, figures.ooms, figures.recent, is_over=is_over)
 
 
 def _kind(view: RunView) -> DeviceKind | None:

@@ -33,7 +33,7 @@ def page() -> None:
         welcome()
         return
     st.markdown("### Compare runs")
-    unknown = state.begin_comparison(list(names), MOST_RUNS)
+    unknown = state.begin_comparison(names, MOST_RUNS)
     for run in unknown:
         st.warning(plain(f"There is no run {run!r} here; it may have been deleted."))
     chosen = st.multiselect(

@@ -20,6 +20,14 @@ def test_the_runs_in_the_address_are_compared(demo: Write, open_page: Open) -> N
     assert drawn.keys() >= {"compare_spread", "compare_phases"}
 
 
+def test_runs_in_the_address_may_be_names(demo: Write, open_page: Open) -> None:
+    names = [demo(kind, 100).request().name for kind in ("steady", "slow-loader")]
+    app = open_page("compare", runs=",".join(names))
+    assert not app.exception
+    assert not app.warning
+    assert "Settings that differ" in texts(app)
+
+
 def test_curves_are_aligned_by_the_chosen_axis(demo: Write, open_page: Open) -> None:
     runs = [demo("steady", 100).run_id, demo("slow-loader", 100).run_id]
     with patch("dashboard.canvas.live_plotly") as draw:

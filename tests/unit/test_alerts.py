@@ -52,6 +52,12 @@ def test_without_a_limit_a_leak_states_no_time() -> None:
     assert alert.label == "leak 1.50 MiB/step"
 
 
+def test_nothing_is_projected_of_a_run_that_is_over() -> None:
+    verdict = a_verdict(LeakSeries.ALLOCATED, LeakVerdict.LEAK, left=50)
+    (alert,) = alerts(None, [verdict], [], [a_step(1)], is_over=True)
+    assert alert.label == "leak 1.50 MiB/step"
+
+
 def test_a_withdrawn_verdict_gives_no_alert() -> None:
     rows = [
         a_verdict(LeakSeries.FRAGMENTATION, LeakVerdict.LEAK),

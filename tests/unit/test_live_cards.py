@@ -80,3 +80,9 @@ def test_a_loss_that_is_not_finite_is_named_and_never_drawn() -> None:
     card = _cards(rows)["loss"]
     assert (card.value, card.tone) == ("NaN", "bad")
     assert card.spark[-1] is None
+
+
+@pytest.mark.parametrize(("readings", "note"), [(100, "steady"), (50, "steady"), (13, "")])
+def test_a_single_reading_of_the_memory_shows_no_drift(readings: int, note: str) -> None:
+    rows = [a_step(step)._replace(allocated_bytes=GIB if step < readings else None) for step in range(100)]
+    assert _cards(rows)["allocated"].note == note

@@ -31,9 +31,12 @@ def alerts(
     leaks: Iterable[LeakRow],
     events: Iterable[EventRow],
     recent: Sequence[StepRow],
+    *,
+    is_over: bool = False,
 ) -> list[Alert]:
-    """All alerts. `leaks` and `events` are in the order of writing."""
-    unsorted = [*_out_of_memory(events), *_leaks(leaks, recent), *_pressure(pressure)]
+    """All alerts. `leaks` and `events` are in the order of writing; of a run that is over nothing is
+    projected."""
+    unsorted = [*_out_of_memory(events), *_leaks(leaks, recent, is_over), *_pressure(pressure)]
     return sorted(unsorted, key=lambda alert: list(Urgency).index(alert.urgency))
 
 
@@ -54,7 +57,7 @@ def _out_of_memory(events: Iterable[EventRow]) -> list[Alert]:
     return [Alert(Urgency.BAD if is_final else Urgency.WARNING, label, last.message)]
 
 
-def _leaks(leaks: Iterable[LeakRow], recent: Sequence[StepRow]) -> list[Alert]:
+def _leaks(leaks: Iterable[LeakRow], recent: Sequence[StepRow], is_over: bool) -> list[Alert]:
     leak_alerts: list[Alert] = []
     reported: list[LeakRow] = []
     for row in current_leaks(leaks):
@@ -64,7 +67,7 @@ def _leaks(leaks: Iterable[LeakRow], recent: Sequence[StepRow]) -> list[Alert]:
             reported.append(row)
             kind = "fragmenting" if row.series == LeakSeries.FRAGMENTATION else "leak"
             label = f"{kind if is_leak else 'growing'} {words.size(row.bytes_per_step)}/step"
-            if row.steps_to_oom is not None:
+            if row.steps_to_oom is not None and not is_over:
                 # A verdict that stays is written every ten seconds.
                 steps_since = max(0, recent[-1].step - row.step) if recent else 0
                 label += f" · out of memory in {_remaining(max(0, row.steps_to_oom - steps_since), recent)}"
