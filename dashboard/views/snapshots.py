@@ -90,8 +90,9 @@ def _last_request(view: RunView) -> None:
 
 
 def _name(row: SnapshotRow) -> str:
-    before_sites = words.size(row.allocated_bytes)
-    return f"#{row.snapshot_id} · step {words.count(row.step)} · {row.reason} · {before_sites}"
+    reason = "requested" if row.reason == SnapshotReason.REQUESTED else row.reason
+    step, allocated = words.count(row.step), words.size(row.allocated_bytes)
+    return f"#{row.snapshot_id} · step {step} · {reason} · {allocated}"
 
 
 def _choose(label: str, choices: Sequence[SnapshotRow], at: int, key: str) -> SnapshotRow:
