@@ -19,6 +19,11 @@ CONFIG: Mapping[str, Any] = {
 }
 
 
+def memory_unit(top_bytes: float) -> tuple[float, str]:
+    """Return the bytes and the name of the unit for an axis of memory up to `top_bytes`."""
+    return (2.0**30, "GiB") if top_bytes >= 2.0**29 else (2.0**20, "MiB")
+
+
 def line(
     name: str, x: Array, y: Array, axis: str, color: str, number: str, width: float = 1.5, **more: Any
 ) -> dict[str, Any]:

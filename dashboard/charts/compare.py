@@ -8,7 +8,7 @@ import numpy as np
 
 from dashboard.buckets import EMPTY, Array, BucketTable, joined, of_steps
 from dashboard.charts import phases
-from dashboard.charts.axes import frame, line, x_axis, y_axis
+from dashboard.charts.axes import frame, line, memory_unit, x_axis, y_axis
 from dashboard.charts.panel import panel, panel_axis
 from dashboard.charts.theme import RUNS
 from harness import words
@@ -17,7 +17,7 @@ from harness.analysis.compare.facts import RunFacts
 from harness.analysis.compare.parts import parts_side_by_side
 from harness.records.profile import OperatorKind
 
-_GIB, _MS = 2.0**30, 1e6
+_MS = 1e6
 _LONGEST_NAME = 40
 _LONGEST_IN_LEGEND = 200
 # More kinds of work share one bar.
@@ -76,7 +76,9 @@ def distinct(runs: Sequence[Compared]) -> list[Compared]:
 def figure(runs: Sequence[Compared], axis: CurveAxis = CurveAxis.STEP) -> dict[str, Any]:
     """Build the curves' head, for live_plotly. A run has one color in all panels and one legend entry."""
     drawn = [run for run in runs if _has_place(run, axis)]
-    traces = [trace for run in drawn for trace in _traces(run, axis, runs.index(run))]
+    peaks = [run.steps.band("peak_allocated_bytes").high for run in drawn]
+    unit = memory_unit(max((float(peak[np.isfinite(peak)].max(initial=0.0)) for peak in peaks), default=0.0))
+    traces = [trace for run in drawn for trace in _traces(run, axis, runs.index(run), unit)]
     places = [run.positions[axis] for run in drawn]
     layout = {
         **frame(
@@ -89,7 +91,7 @@ def figure(runs: Sequence[Compared], axis: CurveAxis = CurveAxis.STEP) -> dict[s
             "unifiedhovertitle": {"text": HOVERS[axis]},
         },
         "yaxis": y_axis("step, ms", (0.7, 1.0)),
-        "yaxis2": y_axis("peak, GiB", (0.36, 0.64)),
+        "yaxis2": y_axis(f"peak, {unit[1]}", (0.36, 0.64)),
         "yaxis3": y_axis("loss", (0.0, 0.3)) | {"rangemode": "normal", "zeroline": False},
     }
     label = f"Comparison of {len(runs)} runs: step time, peak memory and loss by {TITLES[axis]}."
@@ -107,15 +109,15 @@ def _has_place(run: Compared, axis: CurveAxis) -> bool:
     return bool(np.isfinite(run.positions[axis]).any())
 
 
-def _traces(run: Compared, axis: CurveAxis, at: int) -> list[dict[str, Any]]:
+def _traces(run: Compared, axis: CurveAxis, at: int, unit: tuple[float, str]) -> list[dict[str, Any]]:
     x, name, color = run.positions[axis], text(run.name, _LONGEST_IN_LEGEND), _color(at)
     step, loss = run.steps.band("step_ns").mean / _MS, run.steps.band("loss").mean
     # Memory is not read at every step.
-    peak_x, peak = joined(run.steps._replace(step=x), run.steps.band("peak_allocated_bytes").high / _GIB)
+    peak_x, peak = joined(run.steps._replace(step=x), run.steps.band("peak_allocated_bytes").high / unit[0])
     shared: dict[str, Any] = {"legendgroup": str(at)}
     return [
         line(name, x, step, "y", color, ",.2f} ms", **shared),
-        line(name, peak_x, peak, "y2", color, ",.3f} GiB", showlegend=False, **shared),
+        line(name, peak_x, peak, "y2", color, f",.4~g}} {unit[1]}", showlegend=False, **shared),
         line(name, x, loss, "y3", color, ",.4g}", showlegend=False, **shared),
     ]
 
@@ -175,19 +177,21 @@ def memory_bars(runs: Sequence[Compared]) -> dict[str, Any] | None:
     if not parts:
         return None
     names = [text(run.name).replace(" ", "\u00a0") for run in measured]
+    wholes = [sum(size or 0 for size in sizes) for sizes in zip(*(part.sizes for part in parts), strict=True)]
+    scale, unit = memory_unit(max(wholes))
     traces = [
         _bar(
             part.name,
             names,
-            [None if size is None else size / _GIB for size in part.sizes],
+            [None if size is None else size / scale for size in part.sizes],
             _color(at) if at < len(RUNS) else "@residual",
-            " GiB",
+            f" {unit}",
         )
         for at, part in enumerate(parts)
     ]
-    layout = _plain(runs, "memory", top_px=58) | _stacked("memory, GiB")
+    layout = _plain(runs, "memory", top_px=58) | _stacked(f"memory, {unit}")
     label = "Memory breakdown of the newest sample of each run, stacked."
-    footer = "The newest sample of each run, between two steps; not its peak."
+    footer = "The newest sample of each run, at any moment of a step; not its peak."
     return _roomy(panel(traces, layout, label, 150 + 52 * len(measured)) | {"footer": footer})
 
 

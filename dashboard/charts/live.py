@@ -11,7 +11,7 @@ import numpy as np
 
 from dashboard.buckets import Array, Band, BucketTable, joined
 from dashboard.charts import scalars
-from dashboard.charts.axes import CONFIG, frame, line, note, x_axis, y_axis
+from dashboard.charts.axes import CONFIG, frame, line, memory_unit, note, x_axis, y_axis
 from dashboard.charts.markers import MARKED, Marker, dashes, marker_of
 from dashboard.charts.scalars import Scalar
 from harness import words
@@ -19,7 +19,6 @@ from harness.analysis.timing.phases import part_label
 from harness.predict.answer import off_by
 from harness.records.run import EventRow
 
-GIB = 2.0**30
 MS = 1e6
 HEIGHT_PX = 440
 # The height of the panels within it.
@@ -151,7 +150,7 @@ def _memory_top(live: Live) -> float:
 
 
 def _memory_unit(live: Live) -> tuple[float, str]:
-    return (GIB, "GiB") if _memory_top(live) >= GIB / 2 else (2.0**20, "MiB")
+    return memory_unit(_memory_top(live))
 
 
 def _times(live: Live, x: Array) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dashboard.buckets import Array, BucketTable, joined
-from dashboard.charts.axes import CONFIG, frame, line, note, x_axis, y_axis
+from dashboard.charts.axes import CONFIG, frame, line, memory_unit, note, x_axis, y_axis
 from dashboard.charts.live import LIMIT_IN_SIGHT, NOTE_MARGIN, MemoryLimit, level
 from dashboard.charts.markers import MARKED, QUIET, dash, marker_of
 from harness import words
@@ -17,7 +17,6 @@ SHOWN = MARKED - QUIET | {EventKind.LEAK, EventKind.LEAK_CLEARED, EventKind.SNAP
 _PANELS = {"yaxis": (0.5, 1.0), "yaxis2": (0.19, 0.43), "yaxis3": (0.0, 0.12)}
 # The CPU's allocator never retries.
 _PANELS_OF_CPU = {"yaxis": (0.42, 1.0), "yaxis2": (0.0, 0.34)}
-_GIB, _MIB = 2.0**30, 2.0**20
 # A process of more than this many times the memory of its tensors is noted as text, as on the Live page.
 _DWARFED = 4.0
 
@@ -113,8 +112,7 @@ def _column(values: Sequence[int | None]) -> Array:
 
 
 def _unit(curves: Sequence[_Curve]) -> tuple[float, str]:
-    top = max((curve.top for curve in curves if not curve.hidden), default=0.0)
-    return (_GIB, "GiB") if top >= _GIB / 2 else (_MIB, "MiB")
+    return memory_unit(max((curve.top for curve in curves if not curve.hidden), default=0.0))
 
 
 def _drawn(curves: Sequence[_Curve], axis: str) -> list[dict[str, Any]]:
