@@ -213,7 +213,11 @@ class Run:
 
 
 class Setting(Generic[Value]):
-    """A setting of the script's own, from `Run.setting`. A call returns the value in effect."""
+    """A setting of the script's own, from `Run.setting`. A call returns the value in effect.
+
+    The setting is not its value: where it is used as a condition or compared, which would be true or false
+    whatever the value is, it raises TypeError.
+    """
 
     def __init__(self, name: str, read: Callable[[], Value]) -> None:
         self.name = name
@@ -222,6 +226,19 @@ class Setting(Generic[Value]):
     def __call__(self) -> Value:
         """Return the value in effect."""
         return self._read()
+
+    def __bool__(self) -> bool:
+        raise self._is_no_value()
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        raise self._is_no_value()
+
+    __hash__ = object.__hash__
+
+    def _is_no_value(self) -> TypeError:
+        return TypeError(f"The setting {self.name!r} is not its value: call it, as in setting().")
 
     def __repr__(self) -> str:
         return f"Setting({self.name}={self()!r})"

@@ -111,6 +111,20 @@ def test_disabled_nothing_is_recorded_or_patched(
     assert Home(tmp_path).runs() == []
 
 
+def test_a_setting_that_is_not_called_is_no_condition(training: SmallTraining, tmp_path: Path) -> None:
+    with watch(training, tmp_path) as run:
+        mode = run.setting("mode", "fast", choices=["fast", "exact"])
+        is_on = run.setting("is_on", False)
+        with pytest.raises(TypeError, match="The setting 'is_on' is not its value: call it, as in setting"):
+            print("on" if is_on else "off")
+        with pytest.raises(TypeError, match="The setting 'mode' is not its value"):
+            print(mode == "exact")
+        with pytest.raises(TypeError, match="The setting 'mode' is not its value"):
+            print(mode != "exact")
+        assert mode in {mode, is_on}
+        assert (mode(), is_on()) == ("fast", False)
+
+
 def test_what_is_no_model_or_optimizer_is_refused(training: SmallTraining, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"model cannot be str; give a torch\.nn\.Module"):
         stepscope.watch("model", training.optimizer, home=tmp_path)  # type: ignore[arg-type]
