@@ -2,8 +2,10 @@
 
 A step lasts from the end of the one before to its own, as in `harness.watch.timing`. Each moment of it
 belongs to one phase or to none (the residual). Evaluation between two steps belongs to no step: the next one
-then begins with the first batch after it. A call of a model without gradients, or in evaluation mode, is
-evaluation unless a backward pass follows before the next batch; so is a batch loaded without gradients.
+then begins with the first batch after it. Nor does evaluation between two micro-batches of a step, which has
+all that was done up to the last backward pass before it. A call of a model without gradients, or in
+evaluation mode, is evaluation unless a backward pass follows before the next batch; so is a batch loaded
+without gradients, and what is done after the last batch that is evaluated.
 
 The events of every step are flat, see `harness.attach.entries`: each adds the time since the one before to
 its phase by itself.
@@ -47,7 +49,7 @@ class StepTracker:
         samples: samples of the batches since the last step ended; None: no loader returned a batch. A batch
             that is loaded and not used, as by a loop that `break` ends before its model is called, is none of
             them once its loader was opened again and its iterator is gone.
-        evaluation_ns: the duration of the evaluation between the last step and the one under way.
+        evaluation_ns: the duration of the evaluation since the last step ended.
         owes_mark: whether the mark of the step's last update on the device's clock is still to come.
     """
 
@@ -73,6 +75,11 @@ class StepTracker:
         self._left: list[tuple[ReferenceType[LoaderPass], int]] = []
         self.evaluation_ns = 0
         self.owes_mark = False
+        # Whether the newest batch was requested after an evaluation.
+        self._has_left = False
+        # The times, samples and whether there was a batch as the newest backward pass or update of the step
+        # ended, and when; None: there was none, or the step is not observed.
+        self._trained: tuple[list[int], int | None, bool, int] | None = None
 
     @property
     def oom_phase(self) -> OomPhase:
@@ -84,6 +91,7 @@ class StepTracker:
         self._fetches += 1
         if self._fetches > 1:
             return
+        self._has_left = self.has_evaluated
         if self.has_evaluated:
             self.leave_out()
             self._fetches = 1
@@ -129,8 +137,8 @@ class StepTracker:
         """A loader has no more batches, or has failed: then the wait for it is still the phase under way."""
         if has_failed:
             self._fetches = max(0, self._fetches - 1)
-        else:
-            self._leave_fetch(_OTHER)
+        elif self._leave_fetch(_OTHER):
+            self.has_evaluated |= self._has_left
 
     def forward_began(self, *, has_gradients: bool, is_evaluating: bool, is_repeated: bool = False) -> None:
         """The model is called, with gradients or not, and in evaluation mode or not. `is_repeated` is whether
@@ -192,6 +200,7 @@ class StepTracker:
                 now_ns = self.clock_ns()
                 self._spent_ns[self._phase] += now_ns - self.last_ns
                 self.last_ns = now_ns
+                self._trained = self._spent_ns.copy(), self.samples, self.has_batch, now_ns
             self._phase = _OPTIMIZER if self.is_updating else _OTHER
             if (lap := self._timer.lap) is not None:
                 lap(Phase.BACKWARD)
@@ -224,6 +233,8 @@ class StepTracker:
             self._phase = _BACKWARD
             return
         self._phase = _OTHER
+        if not is_last and self._timer.is_observing:
+            self._trained = self._spent_ns.copy(), self.samples, self.has_batch, self.last_ns
         if (lap := self._timer.lap) is not None:
             if is_last and self._timer.end_device is not None:
                 self.owes_mark = True
@@ -249,7 +260,7 @@ class StepTracker:
         self._fetches = self._backwards = 0
         self.has_evaluated = self._is_evaluating = self.has_batch = self.is_updating = False
         self.repeats_batch = False
-        self.samples = None
+        self.samples = self._trained = None
         self._unused.clear()
         self._left.clear()
         self.evaluation_ns = 0
@@ -287,13 +298,23 @@ class StepTracker:
         """Begin the step anew: what happened since the last one ended belongs to none."""
         self._timer.restart()
         self.last_ns = self._timer.end_ns
+        self._trained = None
         self._clear()
 
     def leave_out(self) -> None:
-        """Begin the step anew after an evaluation."""
-        self.evaluation_ns += self._timer.leave_out()
-        self.last_ns = self._timer.end_ns
+        """Begin the step anew after an evaluation, or go on with what it had trained before."""
+        trained, timer = self._trained, self._timer
         self._clear()
+        if trained is None or not timer.is_observing:
+            self.evaluation_ns += timer.leave_out()
+            self.last_ns, self._trained = timer.end_ns, None
+            return
+        spent_ns, self.samples, self.has_batch, began_ns = trained
+        duration_ns = timer.leave_out_since(began_ns)
+        self.evaluation_ns += duration_ns
+        self.last_ns = began_ns + duration_ns
+        self._spent_ns = spent_ns.copy()
+        self._trained = spent_ns, self.samples, self.has_batch, self.last_ns
 
     def _leave_loss(self, phase: int) -> None:
         """Add the time since the last call of the model to `phase`."""

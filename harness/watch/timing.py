@@ -109,6 +109,13 @@ class StepTimer:
         ends_ns[:] = [end_ns + duration_ns for end_ns in ends_ns]
         return duration_ns
 
+    def leave_out_since(self, began_ns: int) -> int:
+        """Leave the time since `began_ns` out of the step under way, which is observed and goes on, as does
+        the device's clock; return that time."""
+        duration_ns = self.clock_ns() - began_ns
+        self.end_ns += duration_ns
+        return duration_ns
+
     def unobserve(self, ends_ns: list[int] | None = None) -> None:
         """Record only the ends of steps, from the next one until `restart`; `ends_ns` are those of the
         block."""

@@ -95,10 +95,65 @@ def test_evaluation_by_a_loader_belongs_to_no_step() -> None:
         step.batch(20).evaluate(30)
     step.after(0, step.tracker.batch_requested).after(2, step.tracker.batch_missed)
     step.batch(10, samples=4).learn(100, 200).update(50)
-    assert (step.tracker.evaluation_ns, step.tracker.samples) == (150, 4)
+    assert (step.tracker.evaluation_ns, step.tracker.samples) == (152, 4)
     phases, duration_ns = step.end()
-    assert (phases, duration_ns) == ([12, 0, 100, 200, 50], 362)
+    assert (phases, duration_ns) == ([10, 0, 100, 200, 50], 360)
     assert step.tracker.evaluation_ns == 0
+
+
+def test_what_is_done_after_the_last_evaluated_batch_belongs_to_no_step_either() -> None:
+    step = Step()
+    step.batch(10).learn(1, 1).update(1).end()
+    step.batch(20).evaluate(30)
+    step.after(0, step.tracker.batch_requested).after(2, step.tracker.batch_missed).after(300, lambda: None)
+    step.batch(10, samples=4).learn(100, 200).update(50)
+    assert step.tracker.evaluation_ns == 352
+    assert step.end() == ([10, 0, 100, 200, 50], 360)
+
+
+def test_a_step_that_is_loaded_before_the_evaluated_batches_end_is_a_step_like_others() -> None:
+    step = Step()
+    step.batch(20).evaluate(30)
+    step.after(0, step.tracker.batch_requested).after(2, step.tracker.batch_missed)
+    step.learn(100, 200).update(50)
+    assert step.end()[0][FORWARD:] == [100, 200, 50]
+    step.batch(10).learn(100, 200).update(50)
+    assert (step.tracker.evaluation_ns, step.end()) == (0, ([10, 0, 100, 200, 50], 360))
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_evaluation_between_two_micro_batches_leaves_the_step_what_it_has(loads: bool) -> None:
+    step = Step()
+    for number in range(4):
+        step.batch(10) if loads else step.after(10, lambda: None)
+        step.learn(100, 200).after(5, lambda: None)
+        if number in (0, 1):
+            for _ in range(3):
+                (step.batch(20) if loads else step).evaluate(30)
+            if loads:
+                step.after(0, step.tracker.batch_requested).after(2, step.tracker.batch_missed)
+    step.update(50)
+    evaluation_ns = 2 * (5 + 3 * 50 + 2) if loads else 2 * (5 + 90 + 10)
+    assert (step.tracker.evaluation_ns, step.tracker.samples) == (evaluation_ns, 32 if loads else None)
+    residual_ns = 2 * 5 + (0 if loads else 2 * 10)
+    data_ns = 40 if loads else 0
+    assert step.end() == ([data_ns, 0, 400, 800, 50], data_ns + 400 + 800 + 50 + residual_ns)
+
+
+def test_evaluation_between_the_updates_of_two_optimizers_leaves_the_first_one_in_the_step() -> None:
+    step = Step()
+    step.batch(10).learn(100, 200).update(50).evaluate(1_000).batch(10).learn(100, 200).update(50)
+    assert (step.tracker.evaluation_ns, step.tracker.samples) == (1_000, 16)
+    assert step.end() == ([20, 0, 200, 400, 100], 720)
+
+
+def test_in_unobserved_steps_an_evaluation_leaves_out_all_before_it() -> None:
+    step = Step()
+    ends_ns: list[int] = [1_000]
+    step.timer.unobserve(ends_ns)
+    step.batch(10).learn(100, 200).evaluate(30).batch(10).learn(100, 200).update(50)
+    assert step.tracker.evaluation_ns == 340
+    assert ends_ns == [1_340]
 
 
 def test_evaluation_in_evaluation_mode_without_a_loader_belongs_to_no_step() -> None:
