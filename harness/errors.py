@@ -19,6 +19,8 @@ StepscopeError                    exit 1: something failed
 Every message is one sentence: what happened, with the value, and what to do next.
 """
 
+from traceback import TracebackException
+
 READ_ONLY = (
     "This dashboard is read-only: it shows runs and changes nothing. To control runs, start one without "
     "--read-only."
@@ -27,6 +29,11 @@ READ_ONLY = (
 
 # Of a shell command that Ctrl-C ended: 128 and the number of SIGINT.
 INTERRUPTED_CODE = 130
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an error, as `str` does; also of one of a script whose `__str__` fails."""
+    return str(TracebackException(type(error), error, None))
 
 
 class StepscopeError(Exception):

@@ -4,7 +4,7 @@ import sys
 from typing import NamedTuple
 
 from harness import words
-from harness.errors import StepscopeError
+from harness.errors import StepscopeError, text_of
 from harness.records.run import RunState
 
 # Modules that are imported once a process is started by multiprocessing.
@@ -37,11 +37,15 @@ class Ending(NamedTuple):
 
 
 def ending_of(
-    error: BaseException | None, steps: int, failure: str | None = None, *, is_stopped: bool = False
+    error: BaseException | None,
+    steps: int,
+    failure: str | None = None,
+    is_stopped: bool = False,
+    has_trained: bool = False,
 ) -> Ending:
     """Return the end that a script's error makes; None: it ran to its end after `steps` steps. `failure` is
     the sentence about an error of the watch. If the script `is_stopped`, its exit code is no failure:
-    Lightning exits with 1 when it is interrupted."""
+    Lightning exits with 1 when it is interrupted. `has_trained` is whether it has called backward()."""
     if isinstance(error, SystemExit):
         code = int(error.code or 0) if isinstance(error.code, int | None) else error.code
         if code != 0 and not is_stopped:
@@ -51,7 +55,7 @@ def ending_of(
     if isinstance(error, KeyboardInterrupt):
         return Ending(None, RunState.STOPPED, "Stopped by Ctrl-C.")
     if error is not None:
-        return Ending(error, RunState.FAILED, str(error))
+        return Ending(error, RunState.FAILED, text_of(error))
     if failure is not None:
         return Ending(None, RunState.FINISHED, f"The script ended. It was not followed to its end: {failure}")
     if steps:
@@ -59,8 +63,7 @@ def ending_of(
     if not _PROCESS_MODULES.isdisjoint(sys.modules):
         message = "The script ended without a step of its own; processes that it starts are not followed."
         return Ending(None, RunState.FINISHED, message)
-    return Ending(
-        None,
-        RunState.FINISHED,
-        "The script ended before its first step: no optimizer stepped, and backward() was not called.",
-    )
+    missing = "no optimizer stepped, and backward() was not called"
+    if has_trained:
+        missing = "backward() was called, but no optimizer stepped"
+    return Ending(None, RunState.FINISHED, f"The script ended before its first step: {missing}.")

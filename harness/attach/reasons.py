@@ -7,6 +7,8 @@ Complete: a setting is listed here unless a script can have it (`harness.attach.
 
 from collections.abc import Mapping
 
+from harness.errors import text_of
+
 _WORKLOAD = "The script makes its model and its data; change them in the script."
 _SIZE = "The script decides on the size of its samples; change it in its dataset."
 
@@ -73,4 +75,4 @@ ONE_LEFT = (
 
 def reason_of(error: Exception) -> str:
     """Return the first line of an error, or its kind."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    return text_of(error).strip().partition("\n")[0] or type(error).__name__

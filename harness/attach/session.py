@@ -223,9 +223,9 @@ class Session:
         if self.watch is None:
             self._open_watch(self._cpu, Settings(), "{}")
         assert self.watch is not None
-        outcome = None if self._observation is None else self._observation.steps.boundary.outcome
-        is_stopped = outcome is not None
-        ending = ending_of(error, self.watch.context.last_step, failure_message, is_stopped=is_stopped)
+        is_stopped = observation is not None and observation.steps.boundary.outcome is not None
+        has_trained = observation is not None and observation.tracker.has_trained
+        ending = ending_of(error, self.watch.context.last_step, failure_message, is_stopped, has_trained)
         if ending.error is None:
             self._end_well(self.watch, ending)
         stack, self._stack, failure = self._stack, ExitStack(), ending.error

@@ -281,6 +281,11 @@ class StepTracker:
         )
 
     @property
+    def has_trained(self) -> bool:
+        """Return whether a backward pass of the step under way, an observed one, has ended."""
+        return self._trained is not None
+
+    @property
     def is_in_backward(self) -> bool:
         """Return whether a backward pass is under way."""
         return self._backwards > 0

@@ -11,7 +11,7 @@ from typing import Self
 
 from harness import words
 from harness.analysis.oom.report import OomPhase
-from harness.errors import StepscopeError
+from harness.errors import StepscopeError, text_of
 from harness.records.run import EventKind, EventRow, MemoryReading, RunState, Severity
 from harness.watch.boundary import Outcome
 from harness.watch.context import RunContext
@@ -159,7 +159,7 @@ class OutcomeRecording:
 
 
 def _first_lines(error: BaseException) -> str:
-    text = " ".join(_STYLE.sub("", str(error)).split())
+    text = " ".join(_STYLE.sub("", text_of(error)).split())
     return text[:_MESSAGE_LIMIT] or type(error).__name__
 
 

@@ -341,6 +341,39 @@ def test_models_that_the_script_lets_go_of_are_not_kept_alive(tmp_path: Path) ->
     assert len(recorded(watched.folder).steps) == 16
 
 
+def test_a_script_that_forgets_to_step_its_optimizer_reads_so(tmp_path: Path) -> None:
+    loop = Loop()
+    with attached(tmp_path) as watched:
+        for _ in range(3):
+            loop.model(torch.zeros(2, 4)).sum().backward()
+        watched.session.end(None)
+    run = recorded(watched.folder).run
+    assert run.state_message == (
+        "The script ended before its first step: backward() was called, but no optimizer stepped."
+    )
+
+
+class UnprintableError(RuntimeError):
+    """An error whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise AttributeError("no text")
+
+
+@pytest.mark.parametrize("steps", [0, 8])
+def test_an_error_without_a_text_is_recorded_all_the_same(tmp_path: Path, steps: int) -> None:
+    loop = Loop()
+    with attached(tmp_path) as watched:
+        loop.run(steps)
+        watched.session.end(UnprintableError())
+        assert watched.guard.message is None
+    run = recorded(watched.folder).run
+    assert (run.state, run.state_message) == (
+        RunState.FAILED,
+        "UnprintableError: <exception str() failed>",
+    )
+
+
 @pytest.mark.parametrize(("code", "state"), [(None, RunState.FINISHED), (0, RunState.FINISHED)])
 def test_an_exit_without_an_error_is_a_good_end(code: int | None, state: RunState) -> None:
     assert ending_of(SystemExit(code), 3) == (None, state, "The script ended after 3 steps.")

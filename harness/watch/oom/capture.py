@@ -32,6 +32,7 @@ from harness.analysis.oom.report import (
 )
 from harness.device.allocated import allocated_bytes
 from harness.device.protocol import AllocatorReading, Device, MemoryInfo
+from harness.errors import text_of
 from harness.records.memory import MemoryCategory
 from harness.records.run import DeviceKind, MemoryReading
 from harness.tracking.frames import is_own, is_torch, shorten
@@ -102,11 +103,12 @@ def capture_evidence(
 ) -> OomCapture:
     """Capture the evidence of `error`, raised in `phase`; `memory` is the device's reading at that moment.
     `training` is None before it is built."""
-    text = clean(str(error) or type(error).__name__)
+    own_text = text_of(error)
+    text = clean(own_text or type(error).__name__)
     failed = failed_device(text, device, memory)
     numbers = read_error(text, None if failed.memory is None else failed.memory.reserved_bytes)
     caps = [cap for cap in (cap_bytes if failed.is_own else None, allowed_bytes(text)) if cap is not None]
-    is_worker = is_from_worker(str(error))
+    is_worker = is_from_worker(own_text)
     memory_state = _memory(failed, numbers, min(caps, default=None), is_worker=is_worker)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     lines = [number for _, number in traceback.walk_tb(error.__traceback__)]
@@ -117,7 +119,7 @@ def capture_evidence(
     kind = DeviceKind.CPU if is_of_host(text) else device.facts.kind
     called = zip(reversed(frames), reversed(lines), strict=True)
     calls = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in called]
-    request = _request(numbers, kind, phase, frames, [*_worker_calls(str(error)), *calls], training)
+    request = _request(numbers, kind, phase, frames, [*_worker_calls(own_text), *calls], training)
     if failed.note is not None:
         request = request._replace(note=" ".join(note for note in (request.note, failed.note) if note))
     place = failed.torch_device

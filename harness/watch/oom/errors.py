@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from harness.errors import StepscopeError
+from harness.errors import StepscopeError, text_of
 
 Result = TypeVar("Result")
 
@@ -77,14 +77,14 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if not isinstance(error, RuntimeError):
         return False
-    text = str(error)
+    text = text_of(error)
     return any(part in text for part in _TEXTS) or any(pattern.search(text) for pattern in _PATTERNS)
 
 
 def is_ambiguous(error: BaseException) -> bool:
     """Return whether `error` may or may not mean that memory ran out: the allocator's counters decide
     (`MemoryWatch.has_failures`)."""
-    return isinstance(error, RuntimeError) and _AMBIGUOUS.search(str(error)) is not None
+    return isinstance(error, RuntimeError) and _AMBIGUOUS.search(text_of(error)) is not None
 
 
 def release_frames(error: BaseException) -> None:
