@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from harness.attach.active import active
+from harness.attach.active import active, active_remarks
 from harness.attach.launch import DISABLED_VARIABLE
 
 if TYPE_CHECKING:
@@ -21,11 +21,8 @@ class SummaryWriter:
     def __init__(self, log_dir: str | None = None) -> None:
         """`log_dir` is accepted and not used. Raises RuntimeError when this process has no run."""
         del log_dir
-        attachment = active()
-        self._remarks: Remarks | None = None
-        if attachment is not None and attachment.session is not None:
-            self._remarks = attachment.session.remarks
-        elif attachment is None and os.environ.get(DISABLED_VARIABLE) != "1":
+        self._remarks: Remarks | None = active_remarks()
+        if active() is None and os.environ.get(DISABLED_VARIABLE) != "1":
             raise RuntimeError(
                 "There is no run to write to; call stepscope.watch(model, optimizer) first, or start the "
                 "script by `stepscope run`."

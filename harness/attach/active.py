@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from harness.attach.launch import Attachment
+    from harness.attach.remarks import Remarks
 
 _attached: "list[Attachment]" = []
 
@@ -11,6 +12,12 @@ _attached: "list[Attachment]" = []
 def active() -> "Attachment | None":
     """Return the attachment of this process, if any."""
     return _attached[-1] if _attached else None
+
+
+def active_remarks() -> "Remarks | None":
+    """Return what takes the remarks of this process about its training, if it is attached."""
+    attachment = active()
+    return None if attachment is None or attachment.session is None else attachment.session.remarks
 
 
 def activate(attachment: "Attachment") -> None:

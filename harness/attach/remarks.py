@@ -21,11 +21,19 @@ from harness.attach.iterators import ScriptIterator
 from harness.attach.knobs import ScriptLiveSettings
 from harness.attach.numbering import ARRIVED
 from harness.attach.observation import Observation
-from harness.attach.scalars import DeviceReads, ScalarWriter, check_name, new_row, number_of
+from harness.attach.scalars import (
+    DeviceReads,
+    ScalarFault,
+    ScalarWriter,
+    check_name,
+    check_step,
+    new_row,
+    number_of,
+)
 from harness.records.run import AmpMode, EventKind, EventRow, Severity
 from harness.records.script import DeclaredSetting, SettingValue
 from harness.watch.context import RunContext
-from harness.words import clip
+from harness.words import clip, printable
 
 # Phases are scalars of this name and their own, in milliseconds.
 PHASE_PREFIX = "phase/"
@@ -49,6 +57,8 @@ class Remarks:
         self._guard = guard
         self._early: deque[tuple[int | None, dict[str, float | Tensor]]] = deque(maxlen=_MOST_EARLY)
         self._phases_ns: dict[str, tuple[int, int]] = {}
+        # By what they warn about: label and message, until the training begins.
+        self._warnings: dict[str, tuple[str, str]] = {}
         self.is_open = False
         self._reads_at_once = False
 
@@ -63,6 +73,8 @@ class Remarks:
         for step, numbers in self._early:
             self._scalars.write(observation.under_way.number if step is None else step, numbers)
         self._early.clear()
+        for label, message in self._warnings.values():
+            context.warn(label, clip(message, _LONGEST_NOTE))
 
     def close(self) -> None:
         """Record what the device has finished. Call it when the device is idle."""
@@ -130,6 +142,36 @@ class Remarks:
             if under_way.is_begun and loss is not None and is_readable:
                 under_way.logged_loss = loss
         self._guard.run(self._scalars.write, step, numbers)
+
+    def log_possible(self, values: Mapping[Any, object], step: object = None) -> None:
+        """Record numbers as `log` does, for a library's logs, which must not end the training: what cannot be
+        recorded is left out, with one warning per kind of reason."""
+        try:
+            self.log(values, check_step("step", step))
+            return
+        except ValueError:
+            pass  # Of one of them; the others are recorded.
+        for name, value in values.items():
+            fault = ScalarFault.STEP
+            try:
+                checked_step = check_step("step", step)
+                fault = ScalarFault.VALUE
+                number = number_of(name, value)
+                fault = ScalarFault.NAME
+                check_name(name)
+                fault = ScalarFault.MANY_NAMES
+                self.log({name: number}, checked_step)
+            except ValueError as error:
+                rest = "It is left out, and so is what else cannot be recorded for this reason."
+                self.warn_once(fault, "scalars left out", f"{printable(str(error))} {rest}")
+
+    def warn_once(self, about: str, label: str, message: str) -> None:
+        """Write a warning, unless there was one `about` the same."""
+        if about in self._warnings:
+            return
+        self._warnings[about] = label, message
+        if self.is_open:
+            self._guard.run(self._context.warn, label, clip(message, _LONGEST_NOTE))
 
     def note(self, text: object) -> None:
         """Record an event at the step under way."""

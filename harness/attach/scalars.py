@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Callable, KeysView, Mapping
+from enum import StrEnum
 from functools import partial
 from math import isfinite
 from numbers import Real
@@ -17,9 +18,11 @@ from harness.watch.readback import LossReader, LossTicket
 from harness.words import clip
 
 _LONGEST_NAME = 200
-# A log with more names than this has a step's number in them.
+# Each name is a line of its own in the charts, and a choice in their lists.
 _MOST_NAMES = 1_000
 _SHOWN_CHARACTERS = 60
+# The largest integer of SQLite.
+_LAST_STEP = 2**63 - 1
 _ZERO: Any = 0
 # Those with events: what such a device has computed can be read without waiting for it.
 _WITH_EVENTS = ("cuda", "mps", "xpu")
@@ -27,14 +30,39 @@ _WITH_EVENTS = ("cuda", "mps", "xpu")
 new_row: Callable[[tuple[Any, ...]], ScalarRow] = partial(tuple.__new__, ScalarRow)
 
 
-def check_name(name: object) -> str:
-    """Return the name of a scalar. Raises ValueError for one that no chart can show."""
-    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > _LONGEST_NAME:
+class ScalarFault(StrEnum):
+    """The reasons for which a number cannot be recorded."""
+
+    NAME = "name"
+    MANY_NAMES = "many names"
+    VALUE = "value"
+    STEP = "step"
+
+
+def check_name(name: object, prefix: str = "", noun: str = "scalar") -> str:
+    """Return the name of a scalar that `noun` has, which begins with `prefix`. Raises ValueError for one
+    that no chart can show."""
+    longest = _LONGEST_NAME - len(prefix)
+    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > longest:
         shown = clip(repr(name), _SHOWN_CHARACTERS)
-        raise ValueError(
-            f"{shown} cannot name a scalar; use printable text of up to {_LONGEST_NAME} letters."
-        )
-    return name
+        raise ValueError(f"{shown} cannot name a {noun}; use printable text of up to {longest} letters.")
+    return f"{prefix}{name}"
+
+
+def check_step(noun: str, step: Any) -> int | None:
+    """Return the number of a step, converted by `int()`; None: none is given. Raises ValueError, with the
+    `noun` of the argument, for one that is fractional or that no log can have."""
+    if step is None:
+        return None
+    try:
+        number = int(step)
+        is_whole = not isinstance(step, bool) and bool(number == step)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # The last one: torch's.
+        is_whole = False
+    if not is_whole or not 0 <= number <= _LAST_STEP:
+        shown = clip(repr(step), _SHOWN_CHARACTERS)
+        raise ValueError(f"{noun} cannot be {shown}; give a whole number from 0 to 2**63 - 1, or none.")
+    return number
 
 
 def number_of(name: str, value: object) -> float | Tensor:
@@ -43,19 +71,26 @@ def number_of(name: str, value: object) -> float | Tensor:
     if type(value) is float:
         return value
     if isinstance(value, Tensor):
-        if value.numel() == 1 and value.is_cpu and type(item := value.item()) is not complex:
-            return float(item)
+        try:
+            if value.numel() == 1 and value.is_cpu and type(item := value.item()) is not complex:
+                return float(item)
+        except RuntimeError as error:  # Such as one within torch.vmap.
+            reason = str(error).strip().partition("\n")[0]
+            raise _no_number(name, f"a tensor that cannot be read ({reason})") from error
         if value.numel() == 1 and not value.is_cpu and not value.is_complex() and not value.is_meta:
             return value.detach().reshape(())
         what = f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
-        raise ValueError(f"{name} cannot be {what}; log numbers, or tensors with one real element.")
+        raise _no_number(name, what)
     if isinstance(value, Real):
         return _as_float(value)
     read: Callable[[], Any] | None = getattr(value, "item", None)
     if read is not None and getattr(value, "size", None) == 1 and isinstance(number := read(), Real):
         return _as_float(number)
-    shown = clip(repr(value), _SHOWN_CHARACTERS)
-    raise ValueError(f"{name} cannot be {shown}; log numbers, or tensors with one real element.")
+    raise _no_number(name, clip(repr(value), _SHOWN_CHARACTERS))
+
+
+def _no_number(name: str, what: str) -> ValueError:
+    return ValueError(f"{name} cannot be {what}; log numbers, or tensors with one real element.")
 
 
 def _as_float(number: Real) -> float:
@@ -138,7 +173,8 @@ class ScalarWriter:
             check_name(name)
             if len(self.names) >= _MOST_NAMES:
                 raise ValueError(
-                    f"{name!r} would be scalar number {_MOST_NAMES + 1:,}; leave step numbers out of names."
+                    f"{name!r} would be scalar number {_MOST_NAMES + 1:,}; a run has scalars of up to "
+                    f"{_MOST_NAMES:,} names: log fewer of them, such as the mean of a group.",
                 )
             self.names.add(name)
 

@@ -1,17 +1,16 @@
 """The logs of Accelerate: `Accelerator(log_with=StepscopeTracker())`, after `stepscope.watch`."""
 
-from numbers import Real
 from typing import Any
 
 from accelerate.tracking import GeneralTracker
-from torch import Tensor
 
+from stepscope.integrations.metrics import Metrics
 from stepscope.summary import SummaryWriter
 
 
 class StepscopeTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has no types
     """Writes the numbers of `accelerator.log` into the run of this process; texts are left out. A `step` is
-    recorded as given, see `stepscope.SummaryWriter`."""
+    recorded as given, see `stepscope.SummaryWriter`. What cannot be recorded is left out with a warning."""
 
     name = "stepscope"
     requires_logging_directory = False
@@ -20,6 +19,7 @@ class StepscopeTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has 
     def __init__(self) -> None:
         super().__init__()
         self._writer: SummaryWriter | None = None
+        self._metrics: Metrics | None = None
 
     @property
     def tracker(self) -> SummaryWriter | None:
@@ -33,12 +33,12 @@ class StepscopeTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has 
         """Record the numbers among `values`. Raises RuntimeError when this process has no run."""
         del kwargs
         if self._writer is None:
-            self._writer = SummaryWriter()
-        for name, value in values.items():
-            if isinstance(value, Real | Tensor):
-                self._writer.add_scalar(name, value, step)
+            self._writer, self._metrics = SummaryWriter(), Metrics()
+        if self._metrics is not None:
+            self._metrics.log(values, step)
 
     def finish(self) -> None:
         """End writing; the run goes on."""
         if self._writer is not None:
             self._writer.close()
+            self._metrics = None

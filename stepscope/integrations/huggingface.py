@@ -1,11 +1,11 @@
 """The training of a Hugging Face Trainer: `Trainer(…, callbacks=[StepscopeCallback()])`."""
 
 import os
-from numbers import Real
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from stepscope.integrations.metrics import Metrics
 from stepscope.run import Run, watch
 
 
@@ -22,6 +22,7 @@ class StepscopeCallback(TrainerCallback):
         self._name = name
         self._home = home
         self.run: Run | None = None
+        self._metrics: Metrics | None = None
 
     def on_train_begin(
         self,
@@ -36,6 +37,7 @@ class StepscopeCallback(TrainerCallback):
         del args, control, kwargs
         if state.is_world_process_zero:
             self.run = watch(model, optimizer, name=self._name, home=self._home)
+            self._metrics = Metrics()
             self.run.handle_stop()
 
     def on_step_end(
@@ -54,10 +56,10 @@ class StepscopeCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Record the numbers among the logs at the newest step."""
+        """Record the numbers among the logs at the newest step, as far as they can be."""
         del args, state, control, kwargs
-        if self.run is not None and logs:
-            self.run.log({name: value for name, value in logs.items() if isinstance(value, Real)})
+        if self._metrics is not None and logs:
+            self._metrics.log(logs)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

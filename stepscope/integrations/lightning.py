@@ -7,6 +7,7 @@ from typing import Any
 import lightning.pytorch as pl
 from torch import Tensor
 
+from stepscope.integrations.metrics import Metrics
 from stepscope.run import Run, watch
 
 
@@ -23,11 +24,13 @@ class StepscopeCallback(pl.Callback):
         self._name = name
         self._home = home
         self.run: Run | None = None
+        self._metrics: Metrics | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Open the run, in the main process."""
         if trainer.is_global_zero:
             self.run = watch(pl_module, trainer.optimizers, name=self._name, home=self._home)
+            self._metrics = Metrics()
             self.run.handle_stop()
 
     def on_train_batch_end(
@@ -35,11 +38,11 @@ class StepscopeCallback(pl.Callback):
     ) -> None:
         """Record the loss, and end the training after a stop."""
         del pl_module, batch, batch_idx
-        if self.run is None:
+        if self.run is None or self._metrics is None:
             return
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if isinstance(loss, Tensor):
-            self.run.log(loss=loss)
+            self._metrics.log({"loss": loss})
         if self.run.is_stopped:
             trainer.should_stop = True
 
@@ -68,6 +71,5 @@ class StepscopeCallback(pl.Callback):
             self.run.close(exception)
 
     def _log_metrics(self, trainer: pl.Trainer) -> None:
-        if self.run is not None:
-            metrics = trainer.callback_metrics
-            self.run.log({name: value for name, value in metrics.items() if value.numel() == 1})
+        if self._metrics is not None:
+            self._metrics.log(trainer.callback_metrics)
