@@ -136,6 +136,11 @@ class Attachment:
         return self._session
 
     @property
+    def folder_path(self) -> Path:
+        """The folder of the run."""
+        return self._folder.path
+
+    @property
     def name(self) -> str:
         """The name of the run."""
         return self._folder.request().name

@@ -6,7 +6,7 @@ whatever else fails ends the watch, and training goes on.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from math import isfinite
 from typing import Any
@@ -143,9 +143,15 @@ class Remarks:
                 under_way.logged_loss = loss
         self._guard.run(self._scalars.write, step, numbers)
 
-    def log_possible(self, values: Mapping[Any, object], step: object = None) -> None:
-        """Record numbers as `log` does, for a library's logs, which must not end the training: what cannot be
-        recorded is left out, with one warning per kind of reason."""
+    def log_possible(
+        self,
+        values: Mapping[Any, object],
+        step: object = None,
+        tolerated: Collection[ScalarFault] = tuple(ScalarFault),
+    ) -> None:
+        """Record numbers as `log` does, for logs that must not end the training: what cannot be recorded for
+        one of the `tolerated` reasons is left out, with one warning per reason. Raises ValueError for any
+        other reason."""
         try:
             self.log(values, check_step("step", step))
             return
@@ -162,6 +168,8 @@ class Remarks:
                 fault = ScalarFault.MANY_NAMES
                 self.log({name: number}, checked_step)
             except ValueError as error:
+                if fault not in tolerated:
+                    raise
                 rest = "It is left out, and so is what else cannot be recorded for this reason."
                 self.warn_once(fault, "scalars left out", f"{printable(str(error))} {rest}")
 

@@ -39,6 +39,10 @@ class ScalarFault(StrEnum):
     STEP = "step"
 
 
+# Those of the limits of a run: other recorders take such names.
+NAME_FAULTS = frozenset({ScalarFault.NAME, ScalarFault.MANY_NAMES})
+
+
 def check_name(name: object, prefix: str = "", noun: str = "scalar") -> str:
     """Return the name of a scalar that `noun` has, which begins with `prefix`. Raises ValueError for one
     that no chart can show."""

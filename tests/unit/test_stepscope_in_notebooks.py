@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-import stepscope
 from harness.records.run import CommandKind, RunState
 from tests.api_factories import (
     ENOUGH_STEPS,
     SmallTraining,
     folder_of,
     log_of,
-    scalar,
     send,
     watch,
 )
@@ -25,27 +22,6 @@ from tests.api_factories import (
 @pytest.fixture
 def training() -> SmallTraining:
     return SmallTraining()
-
-
-def test_a_summary_writer_writes_into_the_run(training: SmallTraining, tmp_path: Path) -> None:
-    with watch(training, tmp_path) as run:
-        writer = stepscope.SummaryWriter("runs/exp1")
-        writer.add_scalar("Loss/train", torch.tensor(0.5), 100)
-        writer.add_scalars("lr", {"head": 0.1, "body": 0.01}, global_step=7)
-        training.train(run.steps(training.loader))
-        writer.add_scalar("plain", 2)
-        with pytest.raises(ValueError, match=r"global_step cannot be 1\.5"):
-            writer.add_scalar("plain", 2, 1.5)  # type: ignore[arg-type]
-        writer.flush()
-        writer.close()
-    assert scalar(tmp_path, "Loss/train") == [(100, 0.5)]
-    assert (scalar(tmp_path, "lr/head"), scalar(tmp_path, "lr/body")) == ([(7, 0.1)], [(7, 0.01)])
-    assert scalar(tmp_path, "plain") == [(8, 2.0)]
-
-
-def test_a_summary_writer_without_a_run_says_what_to_do() -> None:
-    with pytest.raises(RuntimeError, match=r"no run to write to; call stepscope\.watch"):
-        stepscope.SummaryWriter()
 
 
 def test_a_run_links_to_its_page_in_a_notebook(training: SmallTraining, tmp_path: Path) -> None:
