@@ -146,10 +146,11 @@ class Run:
     ) -> "Setting[Value]":
         """Declare a setting that can be changed while the run goes on, of the kind of its `default`.
 
-        `bounds` are the lowest and the highest number, None: no bound; a text needs its `choices`. Raises
-        ValueError for a declaration that cannot be.
+        `bounds` are the lowest and the highest number, None: no bound; a text needs its `choices`, different
+        printable texts of up to 100 letters, as is the `label`. Raises ValueError for a declaration that
+        cannot be.
         """
-        from harness.attach.knobs import declare
+        from harness.attach.declaration import declare
 
         declaration = declare(name, default, bounds, choices, label)
         if self._remarks is None or not self._remarks.is_open:

@@ -1,60 +1,19 @@
 """Settings that a script declares for itself, changed in the live run like those of Stepscope."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from harness.attach.switches import ScriptSwitches
 from harness.errors import SettingError
 from harness.files.plain_json import json_object
 from harness.records.run import EventKind, EventRow, Severity
-from harness.records.script import DeclaredSetting, SettingKind, SettingValue
-from harness.settings.spec import SPECS, change_title
+from harness.records.script import DeclaredSetting, SettingValue
+from harness.settings.spec import change_title
 from harness.watch.context import RunContext
 from harness.watch.live_settings import LiveChange, LiveSettings, OtherProcesses
 
-_LONGEST_NAME = 40
 _MOST = 100
-
-
-def declare(
-    name: object,
-    default: SettingValue,
-    bounds: tuple[float | None, float | None] | None,
-    choices: Sequence[str] | None,
-    label: str | None,
-) -> DeclaredSetting:
-    """Return the declaration of a script's own setting, whose kind is that of `default`. Raises ValueError
-    with the reason."""
-    if not isinstance(name, str) or not name.isidentifier() or len(name) > _LONGEST_NAME:
-        raise ValueError(
-            f"{name!r} cannot name a setting; use letters, digits and underscores, at most {_LONGEST_NAME}."
-        )
-    if name.lower() in SPECS:
-        raise ValueError(f"{name!r} is a setting of Stepscope; choose another name.")
-    low, high = bounds or (None, None)
-    if low is not None and high is not None and low > high:
-        raise ValueError(f"{name} cannot have the bounds ({low:g}, {high:g}); give the lower one first.")
-    kind = _kind_of(name, default, (low, high), choices)
-    setting = DeclaredSetting(name, kind, default, low, high, tuple(choices or ()), label or name)
-    return setting._replace(default=setting.check(default))
-
-
-def _kind_of(
-    name: str,
-    default: SettingValue,
-    bounds: tuple[float | None, float | None],
-    choices: Sequence[str] | None,
-) -> SettingKind:
-    if choices is not None:
-        return SettingKind.CHOICE
-    if isinstance(default, bool):
-        return SettingKind.BOOL
-    if isinstance(default, int) and not any(isinstance(bound, float) for bound in bounds):
-        return SettingKind.INT
-    if isinstance(default, int | float):
-        return SettingKind.FLOAT
-    raise ValueError(f"{name} cannot be {default!r}; give a number, True, False, or text with choices=[…].")
 
 
 class ScriptLiveSettings(LiveSettings):

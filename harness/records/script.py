@@ -142,7 +142,12 @@ class DeclaredSetting(NamedTuple):
         return noun if self.high is None else f"{noun} of at most {self.high:g}"
 
     def _is_number(self, value: object) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        try:
+            if not math.isfinite(value):
+                return False
+        except OverflowError:  # A whole number that no float can hold.
             return False
         return self.kind is SettingKind.FLOAT or value == int(value)
 

@@ -40,7 +40,8 @@ def checked_changes(
     values: Mapping[str, Any], declared: Callable[[], Sequence[DeclaredSetting]] = list
 ) -> dict[str, Any]:
     """Validate changes of settings. Raises SettingError; the run validates them again. `declared` returns the
-    settings that the run's script declares, whose values may be texts."""
+    settings that the run's script declares, whose values may be texts; it is called for settings that
+    Stepscope does not have, and its LogError goes on up."""
     if not values:
         raise SettingError("", "Nothing to set: give name=value.")
     own: dict[str, Any] = {}
@@ -60,12 +61,12 @@ def checked_changes(
 
 
 def declared_settings(folder: RunFolder) -> list[DeclaredSetting]:
-    """Return the settings that the script of a run declares; none if its log cannot be read."""
+    """Return the settings that the script of a run declares. Raises LogError if its log cannot be read."""
     try:
         with LogReader(folder.log) as log:
             return log.script.declared_settings()
-    except LogError:
-        return []
+    except LogError as error:
+        raise LogError(f"The settings that the script declares cannot be read: {error}") from error
 
 
 def _checked(setting: DeclaredSetting, value: object) -> SettingValue:

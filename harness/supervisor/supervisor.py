@@ -159,8 +159,9 @@ class Supervisor:
     ) -> str:
         """Send a command to a live run and return its id; the run acknowledges it in its log.
 
-        Raises SettingError for a setting that does not exist, is fixed or cannot have that value, and
-        RunStateError when the run has no process.
+        Raises SettingError for a setting that does not exist, is fixed or cannot have that value, LogError
+        when the settings of the run's script are needed and cannot be read, and RunStateError when the run
+        has no process.
         """
         self.check_may_write()
         values = dict(payload or {})
