@@ -41,10 +41,12 @@ def watch(
     of the `with` block, the next `watch`, or the end of the process. A `name` that another run has gets a
     number: a script, or a cell of a notebook, may run again. With STEPSCOPE_DISABLED=1 the run does nothing.
 
-    Raises ValueError for anything but modules and optimizers, `harness.errors.UsageError` for a name that is
-    not usable, and `harness.errors.HomeError` where no run can be created.
+    Raises ValueError for anything but modules and optimizers, and for a name that is no text,
+    `harness.errors.UsageError` for a name that is not usable, and `harness.errors.HomeError` where no run can
+    be created.
     """
     models, optimizers = _modules(model), _optimizers(optimizer)
+    _check_name(name)
     if os.environ.get(DISABLED_VARIABLE) == "1":
         return Run(None, None)
     if Run._newest is not None:
@@ -124,12 +126,9 @@ class Run:
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Return a context that measures a part of the step: the scalar `phase/<name>`, in milliseconds on
-        the CPU's clock, added up over the step. It also counts in the phase of the step that it lies in."""
-        if self._remarks is None:
-            return nullcontext()
-        from harness.attach.remarks import ScriptPhase
-
-        return ScriptPhase(self._remarks, name)
+        the CPU's clock, added up over the step. It also counts in the phase of the step that it lies in.
+        Raises ValueError for a name that `log` could not take."""
+        return nullcontext() if self._remarks is None else self._remarks.phase(name)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return `torch.autocast` as the AMP setting of the run says; a context without effect when off."""
@@ -280,6 +279,11 @@ def _begin(
 ) -> None:
     if attachment.session is not None:
         attachment.session.begin(models, optimizers)
+
+
+def _check_name(name: object) -> None:
+    if name is not None and not isinstance(name, str):
+        raise ValueError(f"The name of a run cannot be {name!r}; give text, or none.")
 
 
 def _modules(model: object) -> "list[nn.Module]":

@@ -188,15 +188,23 @@ class Remarks:
         if self.is_open:
             self._guard.run(self._put_note, " ".join(text.split()))
 
+    def phase(self, name: object) -> "ScriptPhase":
+        """Return the context of a phase of the script's own. Raises ValueError for a name that the scalar of
+        its duration cannot have."""
+        scalar = check_name(name, PHASE_PREFIX, "phase")
+        if self.is_open:
+            self._scalars.check_names((scalar,))
+        return ScriptPhase(self, scalar)
+
     def phase_ended(self, name: str, duration_ns: int) -> None:
-        """Record the duration of a phase of the script's own; those of one step are added up."""
+        """Record the duration of a phase, whose scalar has this name; those of one step are added up."""
         if not self.is_open:
             return
         step = self.observation.under_way.number
         last, total_ns = self._phases_ns.get(name, (0, 0))
         total_ns = duration_ns + (total_ns if last == step else 0)
         self._phases_ns[name] = step, total_ns
-        self.log({f"{PHASE_PREFIX}{name}": total_ns / 1e6}, step)
+        self.log({name: total_ns / 1e6}, step)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the autocast that the AMP setting says; none when AMP is off."""
@@ -261,9 +269,9 @@ class Remarks:
 
 
 class ScriptPhase:
-    """A phase of the script's own, as a context manager."""
+    """A phase of the script's own, as a context manager; `name` is that of its scalar."""
 
-    def __init__(self, remarks: Remarks | None, name: str) -> None:
+    def __init__(self, remarks: Remarks, name: str) -> None:
         self._remarks = remarks
         self._name = name
         self._clock_ns: Callable[[], int] = time.perf_counter_ns
@@ -273,5 +281,4 @@ class ScriptPhase:
         self._began_ns = self._clock_ns()
 
     def __exit__(self, *_: object) -> None:
-        if self._remarks is not None:
-            self._remarks.phase_ended(self._name, self._clock_ns() - self._began_ns)
+        self._remarks.phase_ended(self._name, self._clock_ns() - self._began_ns)

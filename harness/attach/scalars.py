@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, KeysView, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import partial
 from math import isfinite
@@ -169,7 +169,7 @@ class ScalarWriter:
         self._reads = reads
         self.names: set[str] = set()
 
-    def check_names(self, names: KeysView[str]) -> None:
+    def check_names(self, names: Iterable[str]) -> None:
         """Raise ValueError for a name that cannot be logged."""
         for name in names:
             if name in self.names:

@@ -259,9 +259,9 @@ def test_what_is_logged_within_a_capture_takes_no_part_in_it(
         calls.clear()
         with _capture(_GraphOnCpu()):
             session.remarks.log({"loss": training.step().detach()})
-            session.remarks.phase_ended("augment", 1_000)
+            session.remarks.phase_ended("phase/augment", 1_000)
         assert not calls
-        session.remarks.phase_ended("augment", 1_000)
+        session.remarks.phase_ended("phase/augment", 1_000)
         assert calls
         assert guard.is_on
         session.end(None)

@@ -132,6 +132,8 @@ def test_what_is_no_model_or_optimizer_is_refused(training: SmallTraining, tmp_p
         stepscope.watch(training.model, 0.1, home=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no parameters to train"):
         stepscope.watch(torch.nn.ReLU(), training.optimizer, home=tmp_path)
+    with pytest.raises(ValueError, match="The name of a run cannot be 5; give text, or none"):
+        watch(training, tmp_path, 5)  # type: ignore[arg-type]
     assert Home(tmp_path).runs() == []
 
 
@@ -275,6 +277,21 @@ def test_a_phase_is_a_scalar_that_adds_up_over_the_step(training: SmallTraining,
     phases = scalar(tmp_path, "phase/augment")
     assert [step for step, _ in phases] == [row.step for row in rows]
     assert all(0 < ms * 1e6 < row.step_ns for (_, ms), row in zip(phases, rows, strict=True) if ms)
+
+
+@pytest.mark.parametrize("name", ["x" * 195, "a\nb", "", None])
+def test_a_phase_that_no_scalar_can_be_named_after_is_refused_at_the_call(
+    training: SmallTraining, tmp_path: Path, name: Any
+) -> None:
+    with watch(training, tmp_path) as run:
+        with pytest.raises(ValueError, match="cannot name a phase; use printable text of up to 194 letters"):
+            run.phase(name)
+        with run.phase("x" * 194):
+            training.train(run.steps(training.loader))
+        for number in range(999):
+            run.log({f"{number}": 0.5})
+        with pytest.raises(ValueError, match="'phase/late' would be scalar number 1,001"):
+            run.phase("late")
 
 
 def test_an_event_of_the_script_stands_at_its_step(training: SmallTraining, tmp_path: Path) -> None:
