@@ -1,6 +1,8 @@
 """Import of a person's own Python file, which is no module of a package."""
 
+import inspect
 import sys
+from collections.abc import Callable
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -27,6 +29,17 @@ def load_own(setting: str, file: Path, attribute: str) -> Any:
         defined = ", ".join(names[:_MOST_NAMES]) or "nothing"
         rest = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         raise SettingError(setting, f"{file} has no {attribute!r}; it defines {defined}{rest}.") from None
+
+
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """Return whether `function` can be called with so many positional arguments, as far as can be known."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:  # It is not written in Python.
+        return True
+    return True
 
 
 def _is_made_in(module: ModuleType, name: str, value: object) -> bool:

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data import IterableDataset, default_collate
 
 from harness.catalog.own import OwnObject, parse_own
-from harness.catalog.own_code import load_own
+from harness.catalog.own_code import load_own, takes
 from harness.data.source import Batch, Indices
 from harness.errors import SettingError, StepscopeError
 from harness.records.data import DataKind, DataShape, TensorShape
@@ -37,8 +37,8 @@ class OwnSource:
             try:
                 samples.append(self._dataset[int(index)])
             except Exception as error:
-                failure = f"{type(error).__name__}: {error}"
-                raise StepscopeError(f"Sample {index} of {self._own.title} failed: {failure}") from error
+                sentence = _sample_failure(self._own, int(index), error)
+                raise StepscopeError(sentence) from error
         return _collate(self._own, samples)
 
     def __getstate__(self) -> Mapping[str, Any]:
@@ -68,21 +68,44 @@ def _own(settings: Settings) -> OwnObject:
 
 def _open(own: OwnObject, settings: Settings) -> Any:
     dataset = load_own("data", own.file, own.attribute)
-    if not hasattr(dataset, "__getitem__") and callable(dataset):
-        dataset = dataset(settings)
-    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+    verb = "is"
+    if callable(dataset) and (isinstance(dataset, type) or not hasattr(dataset, "__getitem__")):
+        if not takes(dataset, 1):
+            raise SettingError(
+                "data", f"{own.title} does not take the settings; it is called as {own.attribute}(settings)."
+            )
+        dataset, verb = dataset(settings), "returned"
+    if (lack := _lack(dataset)) is not None:
         raise SettingError(
             "data",
-            f"{own.title} is {type(dataset).__name__}, which has no samples by number; it has to be a "
-            "map-style dataset, or a function of the settings that returns one.",
+            f"{own.title} {verb} {type(dataset).__name__}, which has no {lack}; it has to be a map-style "
+            "dataset, with `__getitem__` and `__len__`, or a function of the settings that returns one.",
         )
     if len(dataset) == 0:
         raise SettingError("data", f"{own.title} has no samples.")
     return dataset
 
 
+def _lack(dataset: Any) -> str | None:
+    """Return the part of a map-style dataset that `dataset` lacks; None: it is one."""
+    # An iterable dataset inherits a `__getitem__`, which raises.
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        return "samples by number"
+    return None if hasattr(dataset, "__len__") else "length"
+
+
+def _sample_failure(own: OwnObject, index: int, error: Exception) -> str:
+    message = " ".join(str(error).split())
+    return f"Sample {index} of {own.title} failed: {type(error).__name__}: {message}"
+
+
 def _shape(own: OwnObject, dataset: Any) -> DataShape:
-    inputs, targets = _collate(own, [dataset[0]])
+    try:
+        sample = dataset[0]
+    except Exception as error:
+        sentence = _sample_failure(own, 0, error)
+        raise SettingError("data", sentence) from error
+    inputs, targets = _collate(own, [sample])
     return DataShape(DataKind.TENSORS, inputs=_tensor_shape(inputs), targets=_tensor_shape(targets))
 
 

@@ -4,7 +4,6 @@
 pair of a module, called as `model(inputs)`, and a function `loss(outputs, targets)`.
 """
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from harness.catalog.own import parse_own
-from harness.catalog.own_code import load_own
+from harness.catalog.own_code import load_own, takes
 from harness.errors import SettingError, StepscopeError
 from harness.models.base import LossModel
 from harness.models.importing import outside_modes
@@ -52,7 +51,7 @@ def import_function(settings: Settings) -> Callable[[Settings], Any]:
         function = load_own("model", own.file, own.attribute)
     if not callable(function):
         raise SettingError("model", f"{own.title} is no function; it has to take the settings.")
-    if not _takes(function, 1):
+    if not takes(function, 1):
         raise SettingError(
             "model", f"{own.title} does not take the settings; it is called as build(settings)."
         )
@@ -81,7 +80,7 @@ def build(settings: Settings) -> OwnModel:
                 "the function, with a batch of zeros.",
             )
     is_called_by_forward = type(model).__call__ is nn.Module.__call__
-    if loss is None and is_called_by_forward and not _takes(model.forward, 2):
+    if loss is None and is_called_by_forward and not takes(model.forward, 2):
         raise SettingError(
             "model",
             f"{own.title} returned {type(model).__name__} alone, which is then called as "
@@ -95,14 +94,3 @@ def build(settings: Settings) -> OwnModel:
     if any(weight.device.type != device.type for weight in model.parameters()):
         model.to(device)
     return OwnModel(model, loss, own.title)
-
-
-def _takes(function: Callable[..., Any], count: int) -> bool:
-    """Return whether `function` can be called with so many positional arguments, as far as can be known."""
-    try:
-        inspect.signature(function).bind(*[None] * count)
-    except TypeError:
-        return False
-    except ValueError:  # It is not written in Python.
-        return True
-    return True

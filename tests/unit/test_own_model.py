@@ -106,6 +106,50 @@ def test_what_is_no_model_or_no_dataset_is_refused_with_what_it_is(
         build_model(settings := own(build, dataset), open_source(settings).shape)
 
 
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (
+            "class NoLength(Dataset):\n    def __getitem__(self, index): return 1.0, 1\ndata = NoLength()",
+            "is NoLength, which has no length; it has to be a map-style dataset, with `__getitem__`",
+        ),
+        (
+            "class Endless(IterableDataset):\n    def __iter__(self): yield 1.0, 1\ndata = Endless()",
+            "is Endless, which has no samples by number; it has to be a map-style dataset",
+        ),
+        ("def data(settings): pass", "returned NoneType, which has no samples by number"),
+        ("def data(): return [(1.0, 1)]", r"does not take the settings; it is called as data\(settings\)\."),
+        (
+            "class data(Dataset):\n    def __len__(self): return 1",
+            r"does not take the settings; it is called as data\(settings\)\.",
+        ),
+    ],
+)
+def test_what_is_no_dataset_is_refused_with_what_it_lacks(tmp_path: Path, code: str, sentence: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(f"from torch.utils.data import Dataset, IterableDataset\n{code}\n")
+    with pytest.raises(SettingError, match=rf"^mine\.py:data {sentence}"):
+        open_source(own().model_copy(update={"data": f"{path}:data"}))
+
+
+@pytest.mark.parametrize(
+    ("body", "failure"),
+    [
+        ("raise OSError('no such\\nfile')", "OSError: no such file"),
+        ("return super().__getitem__(index)", "NotImplementedError: Subclasses of Dataset should implement"),
+    ],
+)
+def test_a_dataset_of_which_the_first_sample_fails_is_named(tmp_path: Path, body: str, failure: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from torch.utils.data import Dataset\n\n"
+        f"class Failing(Dataset):\n    def __len__(self): return 2\n"
+        f"    def __getitem__(self, index): {body}\n\ndata = Failing()\n"
+    )
+    with pytest.raises(SettingError, match=rf"^Sample 0 of mine\.py:data failed: {failure}"):
+        shape_of(own().model_copy(update={"data": f"{path}:data"}))
+
+
 def test_a_loss_that_is_no_scalar_is_named() -> None:
     settings = own("build_without_loss")
     source = open_source(settings)
