@@ -26,6 +26,7 @@ from harness.attach.scalars import (
     ScalarFault,
     ScalarWriter,
     check_name,
+    check_names,
     check_step,
     new_row,
     number_of,
@@ -56,6 +57,8 @@ class Remarks:
     def __init__(self, guard: ScriptGuard) -> None:
         self._guard = guard
         self._early: deque[tuple[int | None, dict[str, float | Tensor]]] = deque(maxlen=_MOST_EARLY)
+        # Of scalars: those that have been checked.
+        self._names: set[str] = set()
         self._phases_ns: dict[str, tuple[int, int]] = {}
         # By what they warn about: label and message, until the training begins.
         self._warnings: dict[str, tuple[str, str]] = {}
@@ -96,7 +99,7 @@ class Remarks:
         if step is not None or not self._reads_at_once:
             self._log(values, step)
             return
-        under_way, names, t_ns = self.observation.under_way, self._scalars.names, self._clock_ns()
+        under_way, names, t_ns = self.observation.under_way, self._names, self._clock_ns()
         # As `is_begun` and `number`, without a call.
         is_begun = under_way.has_begun or len(under_way.times_ns) >= ARRIVED
         step = under_way.ended + 1 if is_begun else max(1, under_way.ended)
@@ -124,13 +127,11 @@ class Remarks:
         numbers: dict[str, float | Tensor] = {}
         for name, value in values.items():
             numbers[name] = value if type(value) is float else number_of(name, value)
+        if not numbers.keys() <= self._names:
+            check_names(numbers.keys(), self._names)
         if not self.is_open:
-            for name in numbers:
-                check_name(name)
             self._early.append((step, numbers))
             return
-        if not numbers.keys() <= self._scalars.names:
-            self._scalars.check_names(numbers.keys())
         if not self._guard.is_watching:  # In the capture of a CUDA graph, copies would become a part of it.
             return
         if step is None:
@@ -192,8 +193,7 @@ class Remarks:
         """Return the context of a phase of the script's own. Raises ValueError for a name that the scalar of
         its duration cannot have."""
         scalar = check_name(name, PHASE_PREFIX, "phase")
-        if self.is_open:
-            self._scalars.check_names((scalar,))
+        check_names((scalar,), self._names)
         return ScriptPhase(self, scalar)
 
     def phase_ended(self, name: str, duration_ns: int) -> None:

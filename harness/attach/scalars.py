@@ -53,6 +53,20 @@ def check_name(name: object, prefix: str = "", noun: str = "scalar") -> str:
     return f"{prefix}{name}"
 
 
+def check_names(names: Iterable[str], known: set[str]) -> None:
+    """Add `names` to those of a run that are `known`. Raises ValueError for one that cannot be logged."""
+    for name in names:
+        if name in known:
+            continue
+        check_name(name)
+        if len(known) >= _MOST_NAMES:
+            raise ValueError(
+                f"{name!r} would be scalar number {_MOST_NAMES + 1:,}; a run has scalars of up to "
+                f"{_MOST_NAMES:,} names: log fewer of them, such as the mean of a group."
+            )
+        known.add(name)
+
+
 def check_step(noun: str, step: Any) -> int | None:
     """Return the number of a step, converted by `int()`; None: none is given. Raises ValueError, with the
     `noun` of the argument, for one that is fractional or that no log can have."""
@@ -154,11 +168,7 @@ class DeviceReads:
 
 
 class ScalarWriter:
-    """Puts values into the log. Used on the training thread.
-
-    Attributes:
-        names: the names that were checked.
-    """
+    """Puts values into the log. Used on the training thread."""
 
     def __init__(
         self, put: Callable[[ScalarRow], None], clock_ns: Callable[[], int], reads: DeviceReads | None
@@ -167,20 +177,6 @@ class ScalarWriter:
         self._put = put
         self._clock_ns = clock_ns
         self._reads = reads
-        self.names: set[str] = set()
-
-    def check_names(self, names: Iterable[str]) -> None:
-        """Raise ValueError for a name that cannot be logged."""
-        for name in names:
-            if name in self.names:
-                continue
-            check_name(name)
-            if len(self.names) >= _MOST_NAMES:
-                raise ValueError(
-                    f"{name!r} would be scalar number {_MOST_NAMES + 1:,}; a run has scalars of up to "
-                    f"{_MOST_NAMES:,} names: log fewer of them, such as the mean of a group.",
-                )
-            self.names.add(name)
 
     def write(self, step: int, numbers: Mapping[str, float | Tensor]) -> None:
         """Put numbers of `step` into the log, those on a device later."""

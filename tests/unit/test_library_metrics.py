@@ -85,6 +85,20 @@ def test_names_beyond_the_limit_are_left_out_and_the_advice_fits_them(tmp_path: 
         assert len(log.script.scalar_names()) == 1_000
 
 
+def test_names_from_before_the_training_count(tmp_path: Path) -> None:
+    from tests.attach_factories import attached, recorded
+
+    training = SmallTraining()
+    with attached(tmp_path) as (session, folder, _):
+        session.remarks.log_possible({f"early/{number}": 0.5 for number in range(_CLASSES)})
+        training.train()
+        session.remarks.log_possible({"late": 0.5, "early/0": 0.75})
+    (warning,) = [event for event in recorded(folder).events if event.kind == EventKind.WARNING]
+    assert warning.message.startswith("'early/1000' would be scalar number 1,001")
+    assert scalar(tmp_path, "early/0") == [(1, 0.5), (8, 0.75)]
+    assert scalar(tmp_path, "late") == []
+
+
 def test_a_tensor_that_torch_refuses_to_read_is_left_out(tmp_path: Path) -> None:
     with watch(SmallTraining(), tmp_path):
         metrics = Metrics()
