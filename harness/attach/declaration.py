@@ -24,7 +24,7 @@ def declare(
     choices: Iterable[str] | None,
     label: str | None,
 ) -> DeclaredSetting:
-    """Return the declaration of a script's own setting, whose kind is that of `default`. Raises ValueError
+    """Return the declaration of a script's own setting, of the kind of its `default`. Raises ValueError
     with the reason."""
     if not isinstance(name, str) or not name.isidentifier() or len(name) > _LONGEST_NAME:
         raise ValueError(

@@ -197,7 +197,7 @@ class Remarks:
         return ScriptPhase(self, scalar)
 
     def phase_ended(self, name: str, duration_ns: int) -> None:
-        """Record the duration of a phase, whose scalar has this name; those of one step are added up."""
+        """Record the duration of a phase by the name of its scalar; those of one step are added up."""
         if not self.is_open:
             return
         step = self.observation.under_way.number
