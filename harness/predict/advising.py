@@ -15,8 +15,8 @@ from harness.predict.answer import (
     Target,
     available_bytes,
     fits,
+    is_cap_too_small,
     limit_of,
-    required_by_cap_bytes,
 )
 from harness.predict.question import Question
 from harness.records.run import AmpMode, DeviceKind
@@ -111,7 +111,8 @@ def find_largest_batch(
     below = (0, prediction.static_bytes)  # The largest batch known to fit, and the bytes it needs.
     above: tuple[int, int] | None = None
     # If the baseline is too large for the limit, no batch fits, unless the inputs are the larger part of it.
-    is_baseline_too_large = required_by_cap_bytes(prediction, settings, target) > free_bytes
+    is_baseline_too_large = prediction.static_bytes > free_bytes
+    is_baseline_too_large |= is_cap_too_small(prediction, settings, target)
     batch = 1 if is_baseline_too_large else settings.batch_size
     for _ in range(_MOST_TRIES):
         if batch not in tried:

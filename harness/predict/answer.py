@@ -153,16 +153,17 @@ def available_bytes(prediction: Prediction, settings: Settings, target: Target) 
     return limit - (CONTEXT_ALLOWANCE_BYTES if context is None else context)
 
 
-def required_bytes(prediction: Prediction, settings: Settings, target: Target) -> int:
-    """Return the memory that must be available: for the run itself and for its cap to be accepted."""
-    return max(prediction.needed_bytes, required_by_cap_bytes(prediction, settings, target))
-
-
-def required_by_cap_bytes(prediction: Prediction, settings: Settings, target: Target) -> int:
-    """Return the memory below which a cap on the CPU is rejected, which must leave headroom above the
-    baseline between steps; without such a cap the baseline."""
+def smallest_cap_bytes(prediction: Prediction, settings: Settings, target: Target) -> int | None:
+    """Return the smallest cap that the run accepts: a cap on the CPU must leave headroom above the baseline
+    between steps. It is compared with the cap itself, as in the run. None without a cap on the CPU."""
     is_cpu_cap = target.kind is DeviceKind.CPU and _is_capped(settings, target)
-    return prediction.static_bytes + (CPU_HEADROOM_BYTES if is_cpu_cap else 0)
+    return prediction.static_bytes + CPU_HEADROOM_BYTES if is_cpu_cap else None
+
+
+def is_cap_too_small(prediction: Prediction, settings: Settings, target: Target) -> bool:
+    """Return whether the run rejects its cap, however little memory its steps need."""
+    limit, smallest = limit_of(settings, target)[0], smallest_cap_bytes(prediction, settings, target)
+    return limit is not None and smallest is not None and limit < smallest
 
 
 def _is_capped(settings: Settings, target: Target) -> bool:
@@ -176,10 +177,11 @@ def fits(prediction: Prediction, settings: Settings, target: Target) -> bool | N
     free_bytes = available_bytes(prediction, settings, target)
     if limit is None or free_bytes is None:
         return None
-    required = required_bytes(prediction, settings, target)
-    if required <= free_bytes:
+    if is_cap_too_small(prediction, settings, target):
+        return False
+    if prediction.needed_bytes <= free_bytes:
         return True
-    return None if prediction.context_bytes is None and required <= limit else False
+    return None if prediction.context_bytes is None and prediction.needed_bytes <= limit else False
 
 
 def off_by(predicted_bytes: int, measured_bytes: int | None) -> str | None:
@@ -248,14 +250,14 @@ def fit_sentence(prediction: Prediction, settings: Settings, target: Target) -> 
         case True:
             return f"It fits: {needed} needed, {words.size(free_bytes)} available of {limit_words}."
         case False:
-            required = required_bytes(prediction, settings, target)
-            over = words.size(required - free_bytes)
-            if required > prediction.needed_bytes:
+            if is_cap_too_small(prediction, settings, target):
                 return (
-                    f"It does not fit: {words.size(required)} needed, {over} more than available of "
-                    f"{limit_words}. A cap on the CPU must leave {words.size(CPU_HEADROOM_BYTES)} beyond the "
-                    "baseline between steps."
+                    f"It does not fit: {limit_words} leaves "
+                    f"{words.size(max(0, limit - prediction.static_bytes))} beyond the baseline of "
+                    f"{words.size(prediction.static_bytes)} between steps, and a cap on the CPU must leave "
+                    f"{words.size(CPU_HEADROOM_BYTES)}. The steps need {needed}."
                 )
+            over = words.size(prediction.needed_bytes - free_bytes)
             return f"It does not fit: {needed} needed, {over} more than available of {limit_words}."
         case _:
             return f"Too close to tell: {needed} needed of {limit_words}, part of which the context uses."

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from harness import words
-from harness.predict.answer import Answer, Impossible, Prediction, Target, fits, limit_of, required_bytes
+from harness.predict.answer import Answer, Impossible, Prediction, Target, fits, limit_of, smallest_cap_bytes
 from harness.records.run import DeviceFacts, DeviceKind
 from harness.settings import Settings
 
@@ -157,4 +157,5 @@ def _needed_bytes(prediction: Prediction, settings: Settings, target: Target) ->
     """Return the memory that must be available, with the context where the device's memory is the limit."""
     is_capped = settings.memory_cap_bytes is not None and limit_of(settings, target)[0] != target.memory_bytes
     context_bytes = 0 if is_capped else prediction.context_bytes or 0
-    return required_bytes(prediction, settings, target) + context_bytes
+    smallest_cap = smallest_cap_bytes(prediction, settings, target) or 0
+    return max(prediction.needed_bytes + context_bytes, smallest_cap)
