@@ -20,11 +20,13 @@ _Place = tuple[Frames, str | None]
 
 
 class _Level(NamedTuple):
-    """The live bytes and blocks of an allocation site at the end of one step, and the newest block."""
+    """The live bytes and blocks of an allocation site at the end of one step, and the newest and the largest
+    block."""
 
     size_bytes: int
     blocks: int
     newest: TrackedBlock
+    largest: TrackedBlock
 
 
 class ReplacedBlocks:
@@ -39,9 +41,10 @@ class ReplacedBlocks:
         for block in live:
             if block.step and block.stack and not is_owned_by_model(block):
                 place = block.stack, block.module
-                level = sums.get(place, _Level(0, 0, block))
+                level = sums.get(place, _Level(0, 0, block, block))
                 newest = max(level.newest, block, key=lambda one: one.born)
-                sums[place] = _Level(level.size_bytes + block.size_bytes, level.blocks + 1, newest)
+                largest = max(level.largest, block, key=lambda one: one.size_bytes)
+                sums[place] = _Level(level.size_bytes + block.size_bytes, level.blocks + 1, newest, largest)
         # A site without live blocks between two steps holds no memory that lasts.
         self._levels = {place: levels for place, levels in self._levels.items() if place in sums}
         for place, level in sums.items():
@@ -49,18 +52,27 @@ class ReplacedBlocks:
 
     def find(self) -> list[ReplacedBlock]:
         """Return the blocks that were replaced at least `LEAST_LARGER` times, each time by a larger one."""
-        return [
-            ReplacedBlock(to_block(levels[-1].newest), levels[-1].size_bytes - levels[0].size_bytes)
-            for levels in self._levels.values()
-            if _is_replaced(levels)
-        ]
+        return [one for levels in self._levels.values() if (one := _find_replaced(levels)) is not None]
 
 
-def _is_replaced(levels: list[_Level]) -> bool:
-    replaced = [pair for pair in pairwise(levels) if pair[1].newest is not pair[0].newest]
-    are_as_many = len({level.blocks for level in levels}) == 1
-    are_larger = all(later.size_bytes > earlier.size_bytes for earlier, later in replaced)
-    return len(replaced) >= LEAST_LARGER and are_as_many and are_larger
+def _find_replaced(levels: list[_Level]) -> ReplacedBlock | None:
+    """Return the block that was replaced at one site; all of the site's blocks together where their number
+    stays, otherwise its largest block, since a line may allocate small tensors too."""
+    first, last = levels[0], levels[-1]
+    if len({level.blocks for level in levels}) == 1:
+        replaced = [(a.size_bytes, b.size_bytes) for a, b in pairwise(levels) if a.newest is not b.newest]
+        if _are_larger(replaced):
+            return ReplacedBlock(to_block(last.newest), last.size_bytes - first.size_bytes)
+    largest = [(a.largest, b.largest) for a, b in pairwise(levels) if a.largest is not b.largest]
+    # One that is still live is retained, as in a list to which ever larger tensors are appended.
+    is_retained = any(before.died is None for before, _ in largest)
+    if is_retained or not _are_larger([(before.size_bytes, after.size_bytes) for before, after in largest]):
+        return None
+    return ReplacedBlock(to_block(last.largest), last.largest.size_bytes - first.largest.size_bytes)
+
+
+def _are_larger(replaced: list[tuple[int, int]]) -> bool:
+    return len(replaced) >= LEAST_LARGER and all(later > earlier for earlier, later in replaced)
 
 
 def without_replaced(retained: Iterable[LiveBlock], replaced: Iterable[ReplacedBlock]) -> list[LiveBlock]:

@@ -36,9 +36,9 @@ class Script:
             self.kept = torch.cat([self.kept, torch.ones(rows, 100)])
 
 
-def tracked(rows: list[int], samples: list[int]) -> TrackingResult:
+def tracked(rows: list[int], samples: list[int], script: Script | None = None) -> TrackingResult:
     """What the CPU's tracker finds in a step for each of `rows` and `samples`."""
-    follower, script = TensorTracker(nn.Linear(2, 2), run), Script()
+    follower, script = TensorTracker(nn.Linear(2, 2), run), script or Script()
     follower.begin_window()
     for rows_now, samples_now in zip(rows, samples, strict=True):
         follower.begin_step()
@@ -64,6 +64,42 @@ def test_a_tensor_that_is_replaced_by_larger_ones_is_found_with_its_line(rows: l
 def test_inputs_of_random_lengths_are_no_such_tensor() -> None:
     lengths = random.Random(7).choices(range(10, 400), k=STEPS)
     assert list(tracked([0] * STEPS, lengths).replaced) == []
+
+
+class OneLine(Script):
+    """A step that allocates inputs, the kept tensor and a small one that stays for a while on one line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses: list[torch.Tensor] = []
+
+    def step(self, rows: int, samples: int) -> None:
+        self.kept, _ = torch.cat([self.kept, torch.ones(rows, 100)]), self.losses.append(torch.ones(1))
+        if len(self.losses) > 5:
+            self.losses.clear()
+
+
+def test_a_line_that_allocates_small_tensors_too_is_found() -> None:
+    (replaced,) = tracked([3] * STEPS, [0] * STEPS, OneLine()).replaced
+    assert replaced.grown_bytes == ROW_BYTES * 3 * (STEPS - 1)
+    assert replaced.block.size_bytes == ROW_BYTES * (1 + 3 * STEPS)
+
+
+class Growing(Script):
+    """A step that appends ever larger tensors to a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[torch.Tensor] = []
+
+    def step(self, rows: int, samples: int) -> None:
+        self.parts.append(torch.ones(rows, 100))
+
+
+def test_ever_larger_tensors_in_a_list_are_retained_not_replaced() -> None:
+    result = tracked(list(range(1, STEPS + 1)), [0] * STEPS, Growing())
+    assert list(result.replaced) == []
+    assert len(result.retained) == STEPS - 2
 
 
 def test_on_a_gpu_the_history_shows_it_between_the_phases_of_steps_too() -> None:
