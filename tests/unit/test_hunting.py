@@ -37,6 +37,12 @@ def test_a_hunt_that_found_nothing_is_repeated_once_over_more_steps() -> None:
     assert requested(inbox) == [STEPS, STEPS_AGAIN]
 
 
+def test_a_hunt_is_about_the_growth_of_the_verdict() -> None:
+    inbox = Inbox()
+    LeakHunt(inbox, lambda: True, Clock()).on_leak(a_leak()._replace(bytes_per_step=8_000.0), None)
+    assert [json.loads(command.payload)["bytes_per_step"] for command in inbox.commands] == [8_000.0]
+
+
 @pytest.mark.parametrize(
     "result", [None, NOTHING._replace(has_site=True), NOTHING._replace(refusal="Train without compile.")]
 )

@@ -57,8 +57,8 @@ def test_the_sentence_names_the_first_suspect() -> None:
         "and less at 1 other site."
     )
     nothing = (
-        "No allocation site retained 1.00 KiB or more from 10 steps. What is retained more rarely is not "
-        "found in this way."
+        "No allocation site of tensors retained 1.00 KiB or more from 10 steps. What is retained more "
+        "rarely, or outside of tensors (NumPy arrays, bytes, lists), is not found in this way."
     )
     assert suspect_sentence([a_row(grown_bytes=0)], 12) == nothing
     assert suspect_sentence([a_row(grown_bytes=40, grown_blocks=10)], 12) == nothing
@@ -83,6 +83,18 @@ def test_growth_of_the_heap_that_no_tensor_explains_is_named() -> None:
     few = heap_sentence([a_row(grown_bytes=10 * 2048)], heap(70, *[33] * 10))
     assert few is not None
     assert "live tensors of torch by 2.00 KiB" in few
+
+
+def test_slow_growth_of_the_heap_is_named_where_the_verdict_states_it() -> None:
+    slow = heap(70, *[8] * 10)
+    assert heap_sentence([], slow) is None
+    assert (heap_sentence([], slow, 8_000.0) or "").startswith(
+        "In 10 steps the heap grew by 8.00 KiB per step"
+    )
+    # A tensor that is kept every twentieth step: what the tracking takes is not this growth.
+    assert heap_sentence([], heap(70, *[6] * 10), 8_000.0) is None
+    assert heap_sentence([], slow, 65_536.0) is None
+    assert heap_sentence([], heap(70, *[40] * 10), 8_000.0) is None
 
 
 def test_growth_of_the_heap_is_not_named_where_tensors_or_the_tracking_explain_it() -> None:

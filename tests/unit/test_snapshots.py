@@ -170,7 +170,7 @@ def test_the_hunt_says_where_the_heap_grows_by_other_memory_than_tensors(
 
     bench.workload.forward = leaky
     bench.run(8)
-    LeakHunt(bench.inbox, lambda: True).on_leak(a_leak(), None)
+    LeakHunt(bench.inbox, lambda: True).on_leak(a_leak()._replace(bytes_per_step=131_072.0), None)
     bench.run(20)
     message, result = bench.snapshot_rows[-1].message, bench.snapshots.hunt_result
     assert result is not None
@@ -311,7 +311,7 @@ def test_a_leak_is_hunted_once_and_nobody_is_answered(bench: Bench) -> None:
     bench.run(20)
     assert (bench.snapshot_rows[-1].reason, bench.snapshot_rows[-1].tracked_steps) == ("leak", 12)
     assert bench.snapshot_rows[-1].message.startswith(
-        "No allocation site retained 1.00 KiB or more from 10 steps."
+        "No allocation site of tensors retained 1.00 KiB or more from 10 steps."
     )
     assert bench.acks == []
 

@@ -13,7 +13,12 @@ from harness.records.memory import AllocationRow, SnapshotRow
 LEAST_GROWN_BYTES = 1024
 
 # Per tracked step on the CPU's heap: tracking itself takes 1 to 7 KiB per step in runs of the catalog.
+TRACKING_BYTES = 7 * 1024
+# The growth of the heap beyond tensors that is named if no verdict states how fast memory grows: well above
+# what tracking takes.
 LEAST_HEAP_GROWTH_BYTES = 16 * 1024
+# As multiples of the growth in the verdict: between these the growth in the tracked steps is the same one.
+SIMILAR_GROWTH = 0.5, 2.0
 # As a share of the heap's growth: below this, live tensors do not explain it.
 LEAST_EXPLAINED = 0.5
 
@@ -99,8 +104,8 @@ def suspect_sentence(rows: Iterable[AllocationRow], steps: int) -> str:
     if not sites:
         least = words.size(LEAST_GROWN_BYTES)
         return (
-            f"No allocation site retained {least} or more from {tracked}. What is retained more rarely is "
-            "not found in this way."
+            f"No allocation site of tensors retained {least} or more from {tracked}. What is retained more "
+            "rarely, or outside of tensors (NumPy arrays, bytes, lists), is not found in this way."
         )
     first = sites[0]
     if first.grown_blocks == 0:
@@ -124,9 +129,12 @@ def _replaced_sentence(row: AllocationRow, steps: int) -> str:
     )
 
 
-def heap_sentence(rows: Iterable[AllocationRow], heap_bytes: Sequence[int | None]) -> str | None:
+def heap_sentence(
+    rows: Iterable[AllocationRow], heap_bytes: Sequence[int | None], verdict_slope: float | None = None
+) -> str | None:
     """Return a sentence if the CPU's heap grew in tracked steps by more than live tensors explain, otherwise
-    None. `heap_bytes` are its bytes in use after each tracked step."""
+    None. `heap_bytes` are its bytes in use after each tracked step; `verdict_slope` is the growth of live
+    memory in the leak verdict, in bytes per step: the heap must have grown about as fast."""
     known = [size for size in heap_bytes if size is not None]
     steps = len(known) - 2
     if steps < 1 or len(known) < len(heap_bytes):
@@ -136,13 +144,21 @@ def heap_sentence(rows: Iterable[AllocationRow], heap_bytes: Sequence[int | None
     net_growth = (known[-1] - known[1]) / steps
     growth = min(net_growth, median(after - before for before, after in pairwise(known[1:])))
     explained = sum(row.grown_bytes or 0 for row in rows) / steps
-    if growth - explained < LEAST_HEAP_GROWTH_BYTES or explained >= LEAST_EXPLAINED * growth:
+    if explained >= LEAST_EXPLAINED * growth or not _is_beyond_tracking(growth - explained, verdict_slope):
         return None
     return (
         f"In {words.plural(steps, 'step')} the heap grew by {words.size(growth)} per step, and live tensors "
         f"of torch by {words.size(explained)}: what grows is NumPy arrays, bytes, large lists or a library's "
         "memory."
     )
+
+
+def _is_beyond_tracking(growth: float, verdict_slope: float | None) -> bool:
+    """Return whether growth of the heap per step is more than tracking takes, and that of the verdict."""
+    if verdict_slope is None:
+        return growth >= LEAST_HEAP_GROWTH_BYTES
+    least, most = (factor * verdict_slope for factor in SIMILAR_GROWTH)
+    return max(TRACKING_BYTES, least) <= growth <= most + TRACKING_BYTES
 
 
 SNAPSHOT_HEADINGS = ("ID>", "STEP>", "WHY", "ALLOCATED>", "EXPLAINED>", "SITES>", "TOOK>", "FILE", "")

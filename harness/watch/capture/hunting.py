@@ -56,7 +56,8 @@ class LeakHunt:
             if is_over or result is None or result.answers(leak):
                 return
         if self._is_enabled():
-            payload = json.dumps({"steps": STEPS_AGAIN if self._hunted_s else STEPS})
+            steps = STEPS_AGAIN if self._hunted_s else STEPS
+            payload = json.dumps({"steps": steps, "bytes_per_step": leak.bytes_per_step})
             self._hunted_s.append(now_s)
             number = f"hunt-{len(self._hunted_s)}"
             self._inbox.put(CommandRow(number, time.time_ns(), CommandKind.SNAPSHOT, payload, SOURCE))

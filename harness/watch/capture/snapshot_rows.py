@@ -37,7 +37,7 @@ class Census(NamedTuple):
 class SnapshotWindow(NamedTuple):
     """The conditions of a snapshot. `residual_bytes` is memory allocated before it without a known tensor;
     `last_step` is its last step; durations are in nanoseconds. `heap_bytes` is what was allocated on the
-    CPU's heap after each step; empty on other devices."""
+    CPU's heap after each step; empty on other devices. `verdict_slope` is that of `SnapshotRequest`."""
 
     reason: SnapshotReason
     method: str
@@ -48,6 +48,7 @@ class SnapshotWindow(NamedTuple):
     took_ns: int
     command_id: str | None
     heap_bytes: list[int | None]
+    verdict_slope: float | None = None
 
 
 class SnapshotRows(NamedTuple):
@@ -194,7 +195,7 @@ def _heap_growth(window: SnapshotWindow, rows: list[AllocationRow], followed: Tr
     retained graphs, which are on the heap, explain it, or where not every tensor was tracked."""
     if window.reason is not SnapshotReason.LEAK or followed.graphs is not None or followed.note:
         return None
-    return heap_sentence(rows, window.heap_bytes)
+    return heap_sentence(rows, window.heap_bytes, window.verdict_slope)
 
 
 def _is_growing(rows: list[AllocationRow]) -> bool:

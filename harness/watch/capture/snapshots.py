@@ -44,11 +44,13 @@ _BROKEN = "see the run's output for the reason"
 
 
 class SnapshotRequest(NamedTuple):
-    """A requested snapshot; `command_id` is None if no answer is needed."""
+    """A requested snapshot; `command_id` is None if no answer is needed, and `verdict_slope` the growth in
+    bytes per step that the hunt for a leak is about, where known."""
 
     reason: SnapshotReason
     steps: int
     command_id: str | None
+    verdict_slope: float | None = None
 
 
 @dataclass
@@ -237,6 +239,7 @@ class Snapshots(StepAction):
             current.took_ns + self._clock_ns() - began_ns,
             current.request.command_id,
             current.heap_bytes,
+            current.request.verdict_slope,
         )
         rows = self._writer.sum_up(followed, tensor_sizes, window, reserved)
         self._open = None
@@ -320,5 +323,7 @@ def _request(command: CommandRow) -> SnapshotRequest:
     if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
         raise StepscopeError(f"A snapshot tracks 1 to {MOST_STEPS} steps, not {str(steps)[:40]}.")
     if command.source == HUNTER:
-        return SnapshotRequest(SnapshotReason.LEAK, steps, None)
+        slope = options.get("bytes_per_step")
+        verdict_slope = float(slope) if isinstance(slope, int | float) else None
+        return SnapshotRequest(SnapshotReason.LEAK, steps, None, verdict_slope)
     return SnapshotRequest(SnapshotReason.REQUESTED, steps, command.command_id)
