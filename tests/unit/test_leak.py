@@ -107,6 +107,28 @@ def test_on_the_cpu_a_heap_of_holes_is_fragmentation_and_not_a_leak_on_the_host(
     result = verdicts(rows, on_cpu=True, heap_free=lambda step: step * MIB)
     assert leaking(result) == {LeakSeries.FRAGMENTATION}
     assert "not by itself" in result[LeakSeries.HOST].message
+    assert (result[LeakSeries.FRAGMENTATION].cause or "").startswith("Live memory is constant while the heap")
+
+
+def test_live_memory_with_few_readings_is_not_called_constant() -> None:
+    """As where graphs are kept: malloc then manages very many blocks, and is rarely read."""
+    rows = [a_row(step, rss=3 * GIB + step * MIB) for step in range(1, STEPS + 1)]
+    rows = [row if row.step % 50 == 0 else row._replace(allocated_bytes=None) for row in rows]
+    result = verdicts(rows, on_cpu=True, heap_free=lambda step: step * MIB)
+    assert result[LeakSeries.ALLOCATED].verdict == LeakVerdict.TOO_EARLY
+    assert result[LeakSeries.FRAGMENTATION].cause == (
+        "The heap keeps growing beyond live memory; it is too early to say whether live memory grows too: "
+        "usually small long-lived objects, such as autograd nodes that are kept with a result, between large "
+        "transient ones, each slightly larger than the existing holes."
+    )
+
+
+def test_live_tensors_that_grow_more_slowly_are_not_called_constant() -> None:
+    rows = (a_row(step, GIB + step * MIB // 4, 2 * GIB + step * MIB) for step in range(1, STEPS + 1))
+    cause = verdicts(rows)[LeakSeries.FRAGMENTATION].cause or ""
+    assert cause.startswith(
+        "Reserved memory keeps growing beyond live tensors, which grow too, but more slowly"
+    )
 
 
 def test_a_leak_on_the_host_is_told_beside_a_slower_one_of_tensors() -> None:

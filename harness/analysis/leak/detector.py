@@ -34,8 +34,6 @@ LEAST_WHERE_STEPS_DIFFER = 4 * LEAST_FOR_LEAK
 # Before the verdict "leak" the steps until memory runs out are stated up to this multiple of those analyzed.
 NEAR = 4
 
-CALM = frozenset({LeakVerdict.STEADY, LeakVerdict.SAWTOOTH})
-
 
 class ReadingFilter:
     """Selects the steps with a memory reading of their own; short steps share one."""
@@ -172,6 +170,7 @@ class LeakDetector:
                 t_ns,
                 limits,
                 outside_slope,
+                judgments[LeakSeries.ALLOCATED].verdict,
             )
             for series, judgment in judgments.items()
             if self._judges[series].samples or (series is LeakSeries.ALLOCATED)
@@ -218,6 +217,7 @@ class LeakDetector:
         t_ns: int,
         limits: Limits,
         outside_slope: float | None,
+        allocated: LeakVerdict,
     ) -> LeakRow:
         fit = judgment.trend
         is_leak = judgment.verdict is LeakVerdict.LEAK
@@ -233,6 +233,7 @@ class LeakDetector:
             series in rising,
             self._inputs_grow and judgment.verdict is LeakVerdict.WATCH,
             outside_slope,
+            allocated,
         )
         return LeakRow(
             t_ns=t_ns,

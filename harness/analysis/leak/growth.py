@@ -170,6 +170,7 @@ class GrowthJudge:
 
 
 RISING = frozenset({LeakVerdict.WATCH, LeakVerdict.LEAK})
+CALM = frozenset({LeakVerdict.STEADY, LeakVerdict.SAWTOOTH})
 
 
 def _stretches(blocks: Minima) -> list[Minima]:

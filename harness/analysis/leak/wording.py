@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.leak.growth import Judgment
+from harness.analysis.leak.growth import CALM, RISING, Judgment
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import StepRow
 
@@ -34,7 +34,8 @@ class VerdictContext(NamedTuple):
     """The values in a sentence. `is_rising` is the verdict before attribution among the series, and
     `required` the number of readings for the verdict "leak". `inputs_grow` is whether that verdict was
     replaced because steps need more and more memory. `outside_slope` is the least growth of the process
-    outside the CPU's heap, in bytes per step, if that rises too."""
+    outside the CPU's heap, in bytes per step, if that rises too. `allocated` is the verdict on live
+    memory."""
 
     series: LeakSeries
     judgment: Judgment
@@ -45,6 +46,7 @@ class VerdictContext(NamedTuple):
     is_rising: bool
     inputs_grow: bool = False
     outside_slope: float | None = None
+    allocated: LeakVerdict = LeakVerdict.TOO_EARLY
 
     @property
     def name(self) -> str:
@@ -177,15 +179,32 @@ def cause(context: VerdictContext, rising: set[LeakSeries], newest: StepRow) -> 
 
 
 def _fragmentation_cause(context: VerdictContext) -> str:
+    begin = _beside_holes(context)
     if context.on_cpu:
+        # The nodes of graphs are live memory: where that is steady, none are kept.
+        nodes = "" if context.allocated in CALM else ", such as autograd nodes that are kept with a result,"
         return (
-            "Live memory is constant while the heap keeps growing: usually small long-lived objects between "
-            "large transient ones, each slightly larger than the existing holes."
+            f"{begin}: usually small long-lived objects{nodes} between large transient ones, each slightly "
+            "larger than the existing holes."
         )
     return (
-        "Live tensors are constant while reserved memory keeps growing: usually sizes that vary from step to "
-        "step and do not fit the existing free blocks. Padding to a few sizes or expandable_segments helps."
+        f"{begin}: usually sizes that vary from step to step and do not fit the existing free blocks. "
+        "Padding to a few sizes or expandable_segments helps."
     )
+
+
+def _beside_holes(context: VerdictContext) -> str:
+    """Return what is known about live memory beside the growth of free memory, as a main clause."""
+    live, is_constant, grows = ("live tensors", "are constant", "grow")
+    whole = "reserved memory"
+    if context.on_cpu:
+        live, is_constant, grows, whole = "live memory", "is constant", "grows", "the heap"
+    if context.allocated in CALM:
+        return f"{live.capitalize()} {is_constant} while {whole} keeps growing"
+    beyond = f"{whole.capitalize()} keeps growing beyond {live}"
+    if context.allocated in RISING:
+        return f"{beyond}, which {grows} too, but more slowly"
+    return f"{beyond}; it is too early to say whether {live} {grows} too"
 
 
 def _tensor_cause(context: VerdictContext, rising: set[LeakSeries], newest: StepRow) -> str | None:

@@ -15,8 +15,8 @@ import psutil
 
 from harness import words
 from harness.analysis.leak import wording
-from harness.analysis.leak.detector import CALM, LeakDetector, ReadingFilter
-from harness.analysis.leak.growth import LEAST_RISE, RISING
+from harness.analysis.leak.detector import LeakDetector, ReadingFilter
+from harness.analysis.leak.growth import CALM, LEAST_RISE, RISING
 from harness.analysis.leak.headroom import Limits
 from harness.device.allocated import allocated_bytes
 from harness.device.host.probe import rss_of

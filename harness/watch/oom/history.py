@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.analysis.leak import wording
-from harness.analysis.leak.detector import CALM
+from harness.analysis.leak.growth import CALM
 from harness.analysis.oom.report import BatchPeak, LeakSign, RecentChange, RecentStep
 from harness.errors import LogError
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict, SnapshotReason, SnapshotRow
