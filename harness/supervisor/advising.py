@@ -90,6 +90,7 @@ def read_evidence(
         _recorded(reader, "torch_threads"),
         _recorded(reader, "process_limit_bytes"),
         frozenset(recorded.names),
+        reader.memory.current_leaks(),
     )
 
 

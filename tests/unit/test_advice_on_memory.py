@@ -7,9 +7,10 @@ import pytest
 from harness.analysis.advice import PredictedPeak, RunEvidence, Suggestion, suggest
 from harness.device.protocol import AllocatorReading
 from harness.device.testing.device import FAKE_FACTS, FakeDevice
-from harness.records.memory import MemorySampleRow, ProcessLimit
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict, MemorySampleRow, ProcessLimit
 from harness.watch.run_row import first_row
-from tests.advice_factories import scenarios, settings
+from tests.advice_factories import CPU, host_samples, run_evidence, scenarios, settings
+from tests.timing_factories import some_steps
 from tests.train_factories import CPU_FACTS
 
 GIB = 2**30
@@ -40,6 +41,42 @@ def test_a_larger_batch_stays_within_the_limit_of_the_process(cap_gib: float | N
     within = advice_on(run._replace(process_limit_bytes=46 * GIB))["headroom"]
     assert dict(within.details)["memory available to this run"] == "46.0 GiB"
     assert "headroom" not in advice_on(run._replace(process_limit_bytes=41 * GIB))
+
+
+def a_workers_leak(verdict: LeakVerdict = LeakVerdict.LEAK) -> LeakRow:
+    slopes = (150_000.0, 149_000.0, 151_000.0)
+    return LeakRow(0, 190, LeakSeries.WORKERS, verdict, 66, *slopes, 10**7, None, None, "It grows.", None)
+
+
+def test_no_workers_are_added_while_those_of_the_run_leak() -> None:
+    run = run_evidence(some_steps(200, wait=200.0), CPU, {"amp": "off", "num_workers": 1})
+    assert "num_workers" in advice_on(run)["input-bound"].change
+    steady = run._replace(leaks=[a_workers_leak(LeakVerdict.STEADY)])
+    assert "num_workers" in advice_on(steady)["input-bound"].change
+    advice = advice_on(run._replace(leaks=[a_workers_leak()]))["input-bound"]
+    assert (advice.change, advice.code) == ({}, "")
+    assert advice.by_hand.startswith(
+        "Do not add workers while those of this run leak: their memory has grown by 146 KiB per step since "
+        "step 66"
+    )
+    assert dict(advice.details)["growth of the workers' memory"] == "146 KiB per step"
+
+
+def test_a_script_with_unknown_workers_gets_no_line_for_more_of_them_while_they_leak() -> None:
+    run = run_evidence(some_steps(200, wait=200.0), CPU, {"amp": "off"})._replace(names=frozenset({"amp"}))
+    assert advice_on(run)["input-bound"].code
+    advice = advice_on(run._replace(leaks=[a_workers_leak()]))["input-bound"]
+    assert (advice.code, "Use more loader workers" in advice.by_hand) == ("", False)
+
+
+def test_more_workers_are_no_gain_on_processors_that_other_programs_use() -> None:
+    run = run_evidence(some_steps(200, wait=10.0), CPU, {"amp": "off"})
+    busy = run._replace(host_samples=host_samples(98.0, 60.0), torch_threads=1)
+    advice = advice_on(busy)
+    assert (advice["input-bound"].change, advice["input-bound"].gain.share) == ({}, None)
+    assert advice["input-bound"].title == "Shorten the wait for the loader"
+    assert "they would wait for a core" in advice["input-bound"].by_hand
+    assert "busy-host" in advice
 
 
 class LimitedDevice(FakeDevice):

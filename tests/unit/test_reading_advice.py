@@ -7,7 +7,7 @@ from harness.analysis.advice import suggest
 from harness.analysis.advice.host import MIN_SAMPLES
 from harness.analysis.advice.inspection import MisplacedTensor, StepInspection, SyncLine
 from harness.demo.machine import FACTS
-from harness.records.memory import MemorySampleRow
+from harness.records.memory import LeakSeries, MemorySampleRow
 from harness.records.run import (
     AckRow,
     AmpMode,
@@ -28,6 +28,7 @@ from harness.store.reader import LogReader
 from harness.supervisor.advising import STEPS, read_evidence, speedups
 from harness.supervisor.measuring import read_measurements
 from tests.advice_factories import CPU
+from tests.leak_factories import a_leak
 from tests.measuring_factories import write_measured_log
 from tests.store_factories import a_device_sample, a_run, steps
 
@@ -249,3 +250,14 @@ def test_a_measurement_without_a_gain_is_a_change_that_failed(tmp_path: Path) ->
         (past,) = [past for past in evidence.past_changes if past.changed]
         assert (past.changed, past.before) == ({"amp": "bf16"}, {"amp": "off"})
         assert past.has_failed is has_failed
+
+
+def test_the_newest_leak_verdicts_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "log.sqlite3"
+    with LogAppender(path, a_run()) as appender:
+        appender.append(steps(1, 300), [a_version(1, 1, None)])
+        appender.append([], [a_leak()._replace(series=LeakSeries.WORKERS)])
+    with LogReader(path) as reader:
+        run = read_evidence(reader, FACTS)
+    assert run is not None
+    assert run.workers_leak == a_leak()._replace(series=LeakSeries.WORKERS)

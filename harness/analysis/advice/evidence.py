@@ -7,7 +7,7 @@ from harness.analysis.advice.inspection import StepInspection
 from harness.analysis.effect import ObservedChange
 from harness.analysis.timing.phases import Timing
 from harness.analysis.timing.verdict import Bound, verdict
-from harness.records.memory import MemorySampleRow
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict, MemorySampleRow
 from harness.records.run import EXCLUDED_FLAGS, DeviceFacts, DeviceKind, HostSampleRow, StepRow
 from harness.records.telemetry import DeviceDetailRow, DeviceProcessRow
 from harness.settings import Settings
@@ -88,6 +88,8 @@ class RunEvidence(NamedTuple):
     process_limit_bytes: int | None = None
     # The settings that the run has: all of them, or some of a script's. Values of the others say nothing.
     names: frozenset[str] = frozenset(SPECS)
+    # The newest leak verdict on each series.
+    leaks: Sequence[LeakRow] = ()
 
     def value(self, name: str) -> Any:
         """The value of a setting in effect; None if the run does not have it."""
@@ -97,6 +99,12 @@ class RunEvidence(NamedTuple):
     def settled(self) -> list[StepRow]:
         """The steady-state steps, without warm-up and transition."""
         return [row for row in self.steps if not row.flags & EXCLUDED_FLAGS]
+
+    @property
+    def workers_leak(self) -> LeakRow | None:
+        """The verdict that the loader's workers leak; None without."""
+        leaks = (row for row in self.leaks if row.verdict == LeakVerdict.LEAK)
+        return next((row for row in leaks if row.series == LeakSeries.WORKERS), None)
 
     @property
     def is_gpu(self) -> bool:

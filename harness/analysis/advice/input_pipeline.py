@@ -5,9 +5,11 @@ import math
 from harness import words
 from harness.analysis.advice.code import code_for
 from harness.analysis.advice.evidence import RunEvidence
+from harness.analysis.advice.host import find_busy_host
 from harness.analysis.advice.suggestion import Diagnosis, Gain, Option, Rule, at_most, pct
 from harness.analysis.timing.phases import Spread, StepPart
 from harness.analysis.timing.verdict import COPY_SHARE, IDLE_SHARE, INPUT_SHARE, LAUNCH_SHARE, Bound
+from harness.records.memory import LeakRow
 from harness.records.run import DeviceKind
 
 # Upper limit of proposed loader workers where the number of cores is unknown. Each worker is a process with
@@ -27,7 +29,8 @@ OPTIMIZER_ISSUE_SHARE = 0.2
 def find_input_bound(run: RunEvidence) -> Diagnosis | None:
     """Input-bound by the thresholds of `harness.analysis.timing.verdict`: at least 20 % of the loop is data
     wait and, on a GPU, the device is idle between steps for at least 10 % of the time. The time saved is at
-    most the data wait, and on a GPU at most that idle time.
+    most the data wait, and on a GPU at most that idle time. No workers are added while those of the run leak
+    memory, or while other programs use the processors of a run on the CPU (rule `busy-host`).
     """
     cpu, device = run.timing.cpu, run.timing.device
     if run.bound is not Bound.INPUT or cpu is None or run.value("data") == "synthetic":
@@ -48,8 +51,13 @@ def find_input_bound(run: RunEvidence) -> Diagnosis | None:
     details.append(("loader workers", words.count(workers)))
     if device is not None:
         details.append(("device idle between steps", f"at least {pct(device.share(StepPart.GAP))}"))
+    is_busy, leak = find_busy_host(run) is not None, run.workers_leak
+    can_add = leak is None and not is_busy
+    options = [] if workers is None else _loader_options(run, wait, step.mean, saved)
+    if leak is not None:
+        details.append(("growth of the workers' memory", f"{words.size(leak.bytes_per_step)} per step"))
     return Diagnosis(
-        at_most(saved),
+        Gain(None, "a shorter wait; the time saved cannot be estimated") if is_busy else at_most(saved),
         f"{pct(share)} of the time is spent waiting for the loader, on average {words.duration(wait.mean)} "
         f"of a {words.duration(step.mean)} step"
         + ("." if workers is None else f", with {words.plural(workers, 'loader worker')}."),
@@ -57,14 +65,33 @@ def find_input_bound(run: RunEvidence) -> Diagnosis | None:
         "Loader workers prepare batches while the model trains, so a batch is ready when the step starts. "
         "The data wait is the most that can be saved; the estimate assumes that workers do not slow each "
         "other down.",
-        [] if workers is None else _loader_options(run, wait, step.mean, saved),
-        ("Use more loader workers, as long as the data wait shrinks. " if workers is None else "")
+        options if can_add else [option for option in options if "num_workers" not in option.change],
+        _before_workers(leak, is_busy)
+        + (
+            "Use more loader workers, as long as the data wait shrinks. "
+            if workers is None and can_add
+            else ""
+        )
         + "Do less work per sample: decode and resize once, keep the data on a fast disk, move per-batch "
         "transforms to the device.",
-        _more_workers(run) if workers is None else "",
+        _more_workers(run) if workers is None and can_add else "",
         # One that has workers, or may have them, does load its data in worker processes.
-        "" if workers == 0 else _WITH_WORKERS,
+        "" if workers == 0 and can_add else _WITH_WORKERS,
     )
+
+
+def _before_workers(leak: LeakRow | None, is_busy: bool) -> str:
+    """Return why workers are not to be added now, in sentences with a space after each."""
+    text = ""
+    if leak is not None:
+        text += (
+            "Do not add workers while those of this run leak: their memory has grown by "
+            f"{words.size(leak.bytes_per_step)} per step since step {words.count(leak.since_step)}, and each "
+            "further one would keep samples too. First find what the data set keeps. "
+        )
+    if is_busy:
+        text += "Do not add workers while other programs use the processors: they would wait for a core. "
+    return text
 
 
 def _more_workers(run: RunEvidence) -> str:
