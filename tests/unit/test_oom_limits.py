@@ -234,3 +234,26 @@ def test_a_workers_error_is_one_of_the_hosts_memory_even_if_its_text_is_cut_off(
     assert explain(some_facts(phase=OomPhase.WORKER, error=cut)).verdict is OomVerdict.HOST
     gpus = cut.replace("RuntimeError", "OutOfMemoryError")
     assert explain(some_facts(phase=OomPhase.WORKER, error=gpus)).verdict is OomVerdict.TOO_BIG
+
+
+def test_a_batch_that_makes_no_difference_is_not_said_to_have_fit() -> None:
+    facts = some_facts(
+        DeviceKind.CPU,
+        batch_size=37,
+        error_bytes=700 * 1024,
+        least_bytes=700 * 1024,
+        most_bytes=700 * 1024,
+        allocated_bytes=170 * MIB,
+        reserved_bytes=173 * MIB,
+        device_free_bytes=20 * GIB,
+        cap_bytes=174 * MIB,
+        cap_left_bytes=MIB // 2,
+        static_bytes=168 * MIB,
+        peaks=(BatchPeak(37, 168 * MIB + 242 * 1024, 200),),
+    )
+    (statement,) = [c for c in explain(facts).counterfactuals if "batch" in c.text]
+    assert statement.text == (
+        "A smaller batch would have made next to no difference: of a peak of 168 MiB only 242 KiB depend on "
+        "it."
+    )
+    assert statement.peak_bytes is None

@@ -18,6 +18,8 @@ from harness.records.run import DeviceKind
 
 # Lines are extrapolated up to this multiple of the run's largest batch.
 _FARTHEST = 2.0
+# As a share of the peak: what depends on the batch. With less, half of it would have changed next to nothing.
+_LEAST_BATCH_SHARE = 0.02
 # The phases whose memory the peaks of steps include: other requests may have any size.
 _IN_MODEL = frozenset({OomPhase.COPY, OomPhase.FORWARD, OomPhase.BACKWARD, OomPhase.OPTIMIZER})
 
@@ -112,6 +114,13 @@ def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
         return []
     if (facts.asked.least_bytes or 0) > line.peak_bytes(facts.batch_size):
         return []  # The failed step was unlike those of the line, as with a far longer sample.
+    peak, of_batch = line.peak_bytes(facts.batch_size), round(line.sample_bytes * facts.batch_size)
+    if of_batch < _LEAST_BATCH_SHARE * peak:
+        text = (
+            f"A smaller batch would have made next to no difference: of a peak of {words.size(peak)} only "
+            f"{words.size(of_batch)} depend on it."
+        )
+        return [Counterfactual(text, line.basis, None)]
     sizes = [facts.batch_size // 2]
     if limit is not None:
         sizes.append(line.largest_batch(limit))
