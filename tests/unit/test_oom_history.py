@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from harness.analysis.leak.wording import BESIDE_TENSORS
 from harness.analysis.oom.report import BatchPeak, RecentChange
 from harness.records.memory import (
     LeakRow,
@@ -20,7 +21,7 @@ from harness.settings import Settings
 from harness.settings.resolve import resolve
 from harness.store.appender import LogAppender
 from harness.store.inserts import Row
-from harness.watch.oom.history import STEPS, RunHistory, read_history
+from harness.watch.oom.history import STEPS, RunHistory, leak_sign, read_history
 from tests.store_factories import a_run, a_step
 
 SETTINGS = resolve({"model": "mlp", "batch_size": 8})
@@ -193,3 +194,17 @@ def test_a_rise_that_was_watched_when_memory_ran_out_is_told_as_less_certain(pat
 def test_a_rise_that_was_watched_and_levelled_off_is_not_told(path: Path) -> None:
     verdicts = LeakVerdict.WATCH, LeakVerdict.STEADY
     assert called(path, *(a_leak(LeakSeries.ALLOCATED, verdict, "So.") for verdict in verdicts)) is None
+
+
+def test_the_usual_cause_stays_with_the_leak_unless_the_hunt_says_it() -> None:
+    row = a_leak(LeakSeries.HOST, LeakVerdict.LEAK, "It grows.")._replace(cause="Usually Python objects.")
+    sign = leak_sign([row], [], 100, on_cpu=True)
+    assert sign is not None
+    assert sign.cause == "Usually Python objects."
+    row = a_leak(LeakSeries.ALLOCATED, LeakVerdict.LEAK, "It grows.")._replace(cause=BESIDE_TENSORS)
+    hunt = SnapshotRow(
+        1, 0, 90, SnapshotReason.LEAK, "m", 12, 1, 1, 1, 1, 1, 1.0, None, None, "It grew by 8."
+    )
+    hunted = leak_sign([row], [hunt], 100, on_cpu=True)
+    assert hunted is not None
+    assert (hunted.cause, hunted.hunt) == (None, "It grew by 8.")

@@ -257,3 +257,10 @@ def test_a_batch_that_makes_no_difference_is_not_said_to_have_fit() -> None:
         "it."
     )
     assert statement.peak_bytes is None
+
+
+def test_the_usual_cause_of_a_leak_is_evidence() -> None:
+    cause = "Live tensors do not grow, the process does: usually Python objects that are appended."
+    leak = LeakSign("host", "The process had grown by 168 KiB per step.", 168_000, 6, 30 * GIB, cause=cause)
+    assert f"About the leak: {cause}" in explain(some_facts(leak=leak)).evidence
+    assert not any("About the leak" in text for text in explain(some_facts()).evidence)

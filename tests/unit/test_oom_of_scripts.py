@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from harness.analysis.oom.explain import explain
-from harness.analysis.oom.report import OomPhase, report_from_json, to_json
+from harness.analysis.oom.report import LiveVariable, OomPhase, report_from_json, to_json
 from harness.analysis.oom.text import render
+from harness.records.memory import LeakSeries
 from harness.records.run import SettingsRow
 from harness.settings import Settings
 from harness.settings.spec import SPECS
@@ -17,6 +18,7 @@ from harness.store.folder import RunFolder
 from harness.watch.memory import MemoryWatch
 from harness.watch.oom.history import RunHistory, read_history
 from harness.watch.oom.reporter import OomReporter, Subject
+from tests.leak_factories import MIB, a_leak
 from tests.oom_factories import some_facts
 from tests.store_factories import a_run, a_step
 from tests.train_factories import FakeJournal, a_context, a_device, a_workload
@@ -70,3 +72,19 @@ def test_a_report_on_a_script_states_no_setting_that_it_does_not_have() -> None:
 def test_a_report_on_a_run_of_the_catalog_states_all_of_them() -> None:
     assert some_facts().settings_text.startswith("batch ")
     assert "checkpointing off" in some_facts().settings_text
+
+
+@pytest.mark.parametrize(("slope", "names"), [(None, ["batch", "other"]), (MIB, ["batch"])])
+def test_beside_a_leak_variables_are_listed_that_hold_a_part_of_it(
+    tmp_path: Path, slope: int | None, names: list[str]
+) -> None:
+    folder, workload = RunFolder(tmp_path), a_workload()
+    leaks = [] if slope is None else [a_leak()._replace(series=LeakSeries.HOST, bytes_per_step=slope)]
+    with LogAppender(folder.log, a_run()) as appender:
+        appender.append([a_step(step) for step in range(1, 11)], leaks)
+    context = a_context(a_device(), FakeJournal(), lambda: 77)
+    reporter = OomReporter(context, MemoryWatch(context.device), folder, workload.settings, frozenset())
+    capture = reporter.capture(MemoryError(), 106, OomPhase.FORWARD, None, Subject(workload))
+    variables = (LiveVariable("batch", "a.py:1 f", 2 * MIB, 1), LiveVariable("other", "a.py:1 f", 16_384, 1))
+    report = reporter.explain(capture._replace(variables=variables))
+    assert [one.name for one in report.facts.variables] == names

@@ -278,11 +278,14 @@ def _limit(facts: OomFacts) -> str:
 
 
 def _leak_evidence(facts: OomFacts, verdicts: Sequence[OomVerdict]) -> list[str]:
-    """Return sentences on a leak that is not the verdict, and on the allocation site in its snapshot."""
+    """Return sentences on a leak that is not the verdict, on its usual cause, and on the allocation site in
+    its snapshot."""
     leak = facts.leak
     if leak is None or (not leak.is_certain and OomVerdict.LEAK not in verdicts):
         return []
     sentences = [] if OomVerdict.LEAK in verdicts else [f"Memory leaks: {leak.message}"]
+    if leak.cause is not None:
+        sentences.append(f"About the leak: {leak.cause}")
     return sentences if leak.hunt is None else [*sentences, f"Snapshot of the leak: {leak.hunt}"]
 
 

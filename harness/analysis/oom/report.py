@@ -232,6 +232,8 @@ class LeakSign(NamedTuple):
     hunt: str | None = None
     # False if the verdict was only "watch": memory may run out before there is enough data for a leak.
     is_certain: bool = True
+    # A sentence on the usual cause of such a leak, from its verdict.
+    cause: str | None = None
 
 
 class OomFacts(NamedTuple):

@@ -122,10 +122,13 @@ def leak_sign(leaks: list[LeakRow], snapshots: list[SnapshotRow], step: int, on_
     first = candidates[0]
     slope = first.bytes_per_step
     if slope is None or not math.isfinite(slope):
-        return LeakSign(first.series, first.message, None, is_certain=first.series in called)
+        is_certain = first.series in called
+        return LeakSign(first.series, first.message, None, is_certain=is_certain, cause=first.cause)
     leaked_bytes = round(slope * max(0, step - first.since_step))
     hunts = [s.message for s in snapshots if s.reason == SnapshotReason.LEAK and s.step >= first.since_step]
     is_hunted = first.series == LeakSeries.ALLOCATED and bool(hunts)
+    # That cause is the result of the hunt, which says it with figures.
+    is_said_by_hunt = is_hunted and first.cause == wording.BESIDE_TENSORS
     return LeakSign(
         series=first.series,
         message=wording.growth(first, on_cpu),
@@ -134,6 +137,7 @@ def leak_sign(leaks: list[LeakRow], snapshots: list[SnapshotRow], step: int, on_
         leaked_bytes=leaked_bytes,
         hunt=hunts[-1] if is_hunted else None,
         is_certain=first.series in called,
+        cause=None if is_said_by_hunt else first.cause,
     )
 
 

@@ -11,6 +11,7 @@ from harness.analysis.oom.report import (
     LeakSign,
     LiveCategory,
     LiveSite,
+    LiveVariable,
     MemoryAtFailure,
     OomFacts,
     OomPhase,
@@ -31,6 +32,8 @@ from harness.watch.training import Training, WatchSettings
 
 _FLUSH_S = 2.0
 MOST_SITES = 20
+# As a share of what has leaked: smaller variables are beside the point.
+LEAST_VARIABLE_SHARE = 0.01
 
 
 class Subject(NamedTuple):
@@ -146,8 +149,14 @@ def _facts(capture: OomCapture, history: RunHistory, device: Device) -> OomFacts
         static_bytes=capture.baseline_bytes if capture.is_own_device and capture.step > 2 else None,
         change=history.change,
         leak=leak,
-        variables=capture.variables,
+        variables=_beside_leak(capture.variables, leak),
     )
+
+
+def _beside_leak(variables: tuple[LiveVariable, ...], leak: LeakSign | None) -> tuple[LiveVariable, ...]:
+    """Return the variables worth listing beside `leak`; an incomplete count may be too small."""
+    least_bytes = 0.0 if leak is None else LEAST_VARIABLE_SHARE * (leak.leaked_bytes or 0)
+    return tuple(one for one in variables if one.held_bytes >= least_bytes or not one.is_complete)
 
 
 def _without_memory(history: RunHistory) -> RunHistory:
