@@ -22,6 +22,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.utils.data import DataLoader
 
 from harness.attach.batches import sizes_of
+from harness.attach.caught_memory import CaughtMemoryErrors
 from harness.attach.early_events import EarlyEvents
 from harness.attach.guard import ScriptGuard
 from harness.attach.numbering import (
@@ -34,7 +35,6 @@ from harness.attach.numbering import (
 from harness.attach.passes import LoaderPass
 from harness.attach.plain_observation import PlainObservation
 from harness.attach.plain_step import PlainStep
-from harness.watch.oom.errors import is_out_of_memory
 from harness.watch.rank_waits import NO_WAITS
 
 UpdateHook = Callable[[torch.optim.Optimizer, Any, Any], None]
@@ -63,8 +63,7 @@ class StepEntries:
         self._model_ids: set[int] = set()
         # How many updates are under way within one of the same optimizer.
         self._nested = 0
-        # Whether memory ran out in a pass since the newest call of a model in a step that is not plain.
-        self._has_failed = False
+        self._caught = CaughtMemoryErrors()
 
     def follow(self, observation: PlainObservation | None) -> None:
         """Pass the events to `observation` from now on; None: the training has ended."""
@@ -165,7 +164,7 @@ class StepEntries:
                 else:  # As nearly always, and without further tuples and frames of C.
                     output = original(model, inputs[0])
             except (RuntimeError, MemoryError) as error:
-                self._attempt_failed(error)
+                guard.run(self._caught.failed, error, "forward")
                 raise
             if len(times_ns) == CALLED:
                 times_ns.append(plain.now())
@@ -186,9 +185,8 @@ class StepEntries:
             if not (self.plain.times_ns or (model.training and _is_grad_enabled())):
                 guard.run(observation.untrained_model_called)
             return original(model, *inputs, **kwargs)
-        if self._has_failed:  # The peak of the step is that of the attempt that succeeds.
-            self._has_failed = False
-            guard.run(observation.steps.memory.restart, 1)
+        if self._caught.is_waiting:
+            guard.run(self._caught.went_on, observation)
         guard.run(observation.forward_began, model, inputs or tuple(kwargs.values()))
         autocast, calls = observation.autocast, observation.calls
         try:
@@ -201,15 +199,10 @@ class StepEntries:
                 finally:
                     autocast.is_calling = False
         except (RuntimeError, MemoryError) as error:
-            self._attempt_failed(error)
+            guard.run(self._caught.failed, error, "forward")
             raise
         self._returned()
         return output
-
-    def _attempt_failed(self, error: BaseException) -> None:
-        """The forward or the backward pass raised an error, which the script may catch to take another
-        batch."""
-        self._has_failed = self._has_failed or self.guard.run(is_out_of_memory, error) is True
 
     def _returned(self) -> None:
         if (observation := self.observation) is not None and get_ident() == self.guard.thread:
@@ -280,7 +273,7 @@ class StepEntries:
         return None
 
     def _gradients_failed(self, error: BaseException) -> None:
-        self._attempt_failed(error)
+        self.guard.run(self._caught.failed, error, "backward")
         if (observation := self.observation) is not None:
             self.guard.run(observation.backward_failed)
 

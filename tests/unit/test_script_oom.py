@@ -14,7 +14,7 @@ from harness.analysis.oom.report import OomPhase, OomReport, report_from_json, t
 from harness.analysis.oom.text import render
 from harness.attach.launch import exit_code
 from harness.device.cpu.heap import HeapMeter
-from harness.records.run import RunState
+from harness.records.run import EventKind, RunState, Severity
 from harness.store.reader import LogReader
 from tests.attach_factories import SCRIPTS, ran, ran_watched
 from tests.session_factories import a_session
@@ -197,13 +197,36 @@ def test_the_peak_of_a_step_is_that_of_the_attempt_that_succeeded(
         optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
         for step in range(8):
             with suppress(RuntimeError):
-                layer(torch.ones(1 << 22 if step == 4 else 8, 4)).sum().backward()
+                layer(torch.ones(1 << 22 if step in (4, 6) else 8, 4)).sum().backward()
                 optimizer.step()
     with attached.log() as log:
-        rows = log.last_steps(10)
-    assert [row.step for row in rows] == list(range(1, 8))
+        rows, events = log.last_steps(10), [event for _, event in log.events()]
+    assert [row.step for row in rows] == list(range(1, 7))
+    (warning,) = [event for event in events if event.label == "out of memory, caught"]
+    assert (warning.kind, warning.severity) == (EventKind.WARNING, Severity.WARNING)
+    assert warning.message.startswith(
+        f"Memory ran out in the {fails_in} pass of step 5; the script caught the error and went on. The "
+        "request was for "
+    )
     lowest = min(row.allocated_bytes or 0 for row in rows)
     assert all((row.peak_allocated_bytes or 0) - lowest < 1 << 25 for row in rows)
+
+
+def test_an_error_that_is_caught_after_many_steps_alike_is_of_the_step_under_way(tmp_path: Path) -> None:
+    class Layer(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs if len(inputs) == 8 else torch.empty(TOO_MUCH))
+
+    with a_session(tmp_path) as attached:
+        layer = Layer(4, 4)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for step in range(60):
+            with suppress(RuntimeError):
+                layer(torch.ones(9 if step == 40 else 8, 4)).sum().backward()
+                optimizer.step()
+    with attached.log() as log:
+        messages = [event.message for _, event in log.events() if event.label == "out of memory, caught"]
+    assert ["pass of step 41;" in message for message in messages] == [True]
 
 
 def test_the_traceback_is_left_to_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
