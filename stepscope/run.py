@@ -85,6 +85,7 @@ class Run:
         self._excepthook: Callable[..., Any] | None = None
         session = None if attachment is None else attachment.session
         self._remarks: Remarks | None = None if session is None else session.remarks
+        self._was_stopped = False
         if owned is not None:
             Run._newest = self
             atexit.register(self.close)
@@ -104,10 +105,11 @@ class Run:
     @property
     def is_stopped(self) -> bool:
         """Whether a person has stopped the run, or it has taken its last step."""
-        return self._remarks is not None and self._remarks.is_stopped
+        return self._was_stopped if self._remarks is None else self._remarks.is_stopped
 
     def steps(self, batches: Iterable[Batch]) -> "Iterable[Batch]":
-        """Return `batches` for a loop over them, which ends where a person stops the run.
+        """Return `batches` for a loop over them, which ends where a person stops the run. After a stop there
+        are none.
 
         The time that each batch takes is the data wait of its step. An iteration is one micro-batch: a step
         ends with the step of the optimizer.
@@ -180,7 +182,7 @@ class Run:
         atexit.unregister(self.close)
         if sys.excepthook == self._excepted and self._excepthook is not None:
             sys.excepthook = self._excepthook
-        self._remarks = None
+        self._was_stopped, self._remarks = self.is_stopped, None
         assert self._attachment is not None
         guard = ScriptGuard()
         guard.run(self._attachment.end, error)
@@ -257,7 +259,8 @@ class _Steps(Generic[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         remarks = self._run._remarks  # The class is part of the run's module.
         if remarks is None:
-            yield from self._batches
+            if not self._run.is_stopped:
+                yield from self._batches
             return
         remarks.restart_first_step()
         remarks.soft_stop(is_on=True)

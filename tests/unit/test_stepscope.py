@@ -143,7 +143,8 @@ def test_a_stop_ends_the_loop_over_the_steps_and_the_run(training: SmallTraining
     training.train_until(run, lambda: False)
     with log_of(tmp_path) as log:
         assert log.run().state == RunState.STOPPED
-    assert list(run.steps([1, 2])) == [1, 2]  # The run is over, and the script's loop is its own again.
+    assert run.is_stopped
+    assert list(run.steps([1, 2])) == []  # As the next epoch of a run that is not over yet.
 
 
 def test_a_stop_within_an_iteration_of_several_steps_is_not_lost(

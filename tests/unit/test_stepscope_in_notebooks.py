@@ -92,3 +92,5 @@ def test_a_stop_that_interrupts_a_cell_ends_the_run(
     with log_of(tmp_path) as log:
         assert log.run().state == RunState.STOPPED
     assert notebook.after_cell == []
+    assert run.is_stopped
+    assert list(run.steps([1, 2])) == []

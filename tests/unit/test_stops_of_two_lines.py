@@ -1,0 +1,56 @@
+"""Stops of a run of the public package: where they end loops, and what stays of them."""
+
+from collections.abc import Iterator
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stepscope
+from harness.records.run import CommandKind, RunState
+from tests.api_factories import ENOUGH_STEPS, SmallTraining, log_of, send, watch
+
+
+@pytest.fixture
+def training() -> SmallTraining:
+    return SmallTraining()
+
+
+def _endless(training: SmallTraining) -> Iterator[Any]:
+    return islice(cycle(list(training.loader)), ENOUGH_STEPS)
+
+
+def _epochs(training: SmallTraining, run: stepscope.Run) -> list[int]:
+    """The steps of each of three epochs."""
+    return [len(training.train(run.steps(training.loader))) for _ in range(3)]
+
+
+def test_after_a_stop_later_epochs_are_empty_and_the_run_stays_stopped(
+    training: SmallTraining, tmp_path: Path
+) -> None:
+    with watch(training, tmp_path) as run:
+        send(tmp_path, CommandKind.STOP)
+        training.train(run.steps(_endless(training)))
+        assert (_epochs(training, run), run.is_stopped) == ([0, 0, 0], True)
+    assert (_epochs(training, run), run.is_stopped) == ([0, 0, 0], True)
+
+
+def test_after_the_last_step_later_epochs_are_empty(training: SmallTraining, tmp_path: Path) -> None:
+    run = watch(training, tmp_path)
+    steps = ENOUGH_STEPS // 20
+    send(tmp_path, CommandKind.SET, max_steps=steps)
+    training.train(run.steps(_endless(training)))
+    assert (_epochs(training, run), run.is_stopped) == ([0, 0, 0], True)
+    with log_of(tmp_path) as log:
+        assert (log.run().state, log.last_steps(1)[0].step) == (RunState.FINISHED, steps)
+
+
+@pytest.mark.parametrize("error", [None, ValueError("no data"), KeyboardInterrupt()])
+def test_a_run_that_ended_otherwise_is_not_stopped(
+    training: SmallTraining, tmp_path: Path, error: BaseException | None
+) -> None:
+    run = watch(training, tmp_path)
+    training.train(run.steps(training.loader))
+    run.close(error)
+    assert (_epochs(training, run), run.is_stopped) == ([8, 8, 8], False)
