@@ -169,7 +169,7 @@ class Run:
         """Let a stop raise nothing from now on: the loop ends itself where `is_stopped` is true, as that of
         `steps` does. Otherwise the step after which a person stops the run raises a KeyboardInterrupt."""
         if self._remarks is not None:
-            self._remarks.soft_stop(is_on=True)
+            self._remarks.handle_stop()
 
     def close(self, error: BaseException | None = None) -> None:
         """End the run, by `error` if there was one, and leave torch as it was. Idempotent; under
@@ -263,7 +263,7 @@ class _Steps(Generic[Batch]):
                 yield from self._batches
             return
         remarks.restart_first_step()
-        remarks.soft_stop(is_on=True)
+        remarks.loop_began()
         try:
             if self._run.is_stopped:
                 return
@@ -272,8 +272,7 @@ class _Steps(Generic[Batch]):
                 if remarks.is_open and remarks.observation.has_ended:  # As `is_stopped`, without a call.
                     return
         finally:
-            remarks.soft_stop(is_on=False)
-            if remarks.is_stopped:
+            if remarks.loop_ended() and remarks.is_stopped:
                 self._run.close()
 
 

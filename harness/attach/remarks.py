@@ -64,6 +64,7 @@ class Remarks:
         self._warnings: dict[str, tuple[str, str]] = {}
         self.is_open = False
         self._reads_at_once = False
+        self._handles_stop, self._loops = False, 0
 
     def open(self, context: RunContext, observation: Observation, live: ScriptLiveSettings) -> None:
         """Begin to record, with what was logged before."""
@@ -78,6 +79,7 @@ class Remarks:
         self._early.clear()
         for label, message in self._warnings.values():
             context.warn(label, clip(message, _LONGEST_NOTE))
+        self._choose_end()
 
     def close(self) -> None:
         """Record what the device has finished. Call it when the device is idle."""
@@ -219,10 +221,25 @@ class Remarks:
         """Return the value in effect of a setting of the script's own."""
         return self._live.value(name)
 
-    def soft_stop(self, *, is_on: bool) -> None:
-        """While on, a stop raises nothing: the caller checks `is_stopped` after each step."""
+    def handle_stop(self) -> None:
+        """From now on a stop raises nothing: the script checks `is_stopped` after each step."""
+        self._handles_stop = True
+        self._choose_end()
+
+    def loop_began(self) -> None:
+        """Until `loop_ended`, a stop raises nothing: a loop over the steps ends itself."""
+        self._loops += 1
+        self._choose_end()
+
+    def loop_ended(self) -> bool:
+        """Return whether no other such loop is left, which this one was within."""
+        self._loops -= 1
+        self._choose_end()
+        return not self._loops
+
+    def _choose_end(self) -> None:
         if self.is_open:
-            self.observation.raises_stop = not is_on
+            self.observation.raises_stop = not (self._handles_stop or self._loops)
 
     def restart_first_step(self) -> None:
         """The first step begins now, if nothing of it has happened."""

@@ -1,7 +1,7 @@
 """Stops of a run of the public package: where they end loops, and what stays of them."""
 
 from collections.abc import Iterator
-from itertools import cycle, islice
+from itertools import count, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +54,34 @@ def test_a_run_that_ended_otherwise_is_not_stopped(
     training.train(run.steps(training.loader))
     run.close(error)
     assert (_epochs(training, run), run.is_stopped) == ([8, 8, 8], False)
+
+
+def test_a_loop_within_a_loop_leaves_the_stop_to_the_outer_one(
+    training: SmallTraining, tmp_path: Path
+) -> None:
+    run = watch(training, tmp_path)
+    for number, batch in enumerate(run.steps(_endless(training))):
+        if number == 1:
+            assert list(run.steps([1, 2])) == [1, 2]
+            send(tmp_path, CommandKind.STOP)
+        training.step(batch)
+        if run.is_stopped:
+            assert list(run.steps([1, 2])) == []
+            run.log(after_the_stop=number)
+    assert run.is_stopped
+    with log_of(tmp_path) as log:
+        assert log.run().state == RunState.STOPPED
+        assert log.script.scalar_names() == ["after_the_stop"]
+
+
+def test_a_loop_over_the_steps_does_not_undo_handle_stop(training: SmallTraining, tmp_path: Path) -> None:
+    with watch(training, tmp_path) as run:
+        run.handle_stop()
+        training.train(run.steps(training.loader))
+        send(tmp_path, CommandKind.STOP)
+        for step in count():
+            training.train()
+            assert step < ENOUGH_STEPS
+            if run.is_stopped:
+                break
+    assert run.is_stopped
