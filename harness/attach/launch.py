@@ -21,7 +21,6 @@ from harness.attach.git import read_commit
 from harness.attach.guard import ScriptGuard
 from harness.attach.imports import after_import
 from harness.attach.main_module import find_main, is_container, path_of, run_as_main
-from harness.attach.tracebacks import leave_out_own_frames, was_raised_by_runpy
 from harness.closing import Closing
 from harness.errors import INTERRUPTED_CODE, UsageError
 from harness.identity import identify_self, write_identity
@@ -32,6 +31,7 @@ from harness.store.folder import RunFolder
 from harness.store.folder_handle import FolderHandle
 from harness.store.home import Home
 from harness.store.liveness import Liveness
+from harness.tracebacks import leave_out_own_frames, was_raised_by_runpy
 
 if TYPE_CHECKING:
     from harness.attach.session import Session

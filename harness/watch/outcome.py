@@ -13,6 +13,7 @@ from harness import words
 from harness.analysis.oom.report import OomPhase
 from harness.errors import StepscopeError, text_of
 from harness.records.run import EventKind, EventRow, MemoryReading, RunState, Severity
+from harness.tracebacks import leave_out_own_frames
 from harness.watch.boundary import Outcome
 from harness.watch.context import RunContext
 from harness.watch.memory import MemoryWatch
@@ -42,7 +43,8 @@ class OutcomeRecorder:
         prints_errors: bool = True,
     ) -> None:
         """`report` takes the outcome too, for a log that cannot be written. `prints_errors` is whether the
-        traceback of an out-of-memory error is printed here; a script's is printed as it ends."""
+        traceback of an out-of-memory error is printed here; a script's is printed as it ends, and recorded
+        without the frames of Stepscope."""
         self._context = context
         self._device = context.device
         self._journal = context.journal
@@ -116,6 +118,8 @@ class OutcomeRecorder:
     def _failed(self, error: BaseException) -> None:
         attempt(self._device.synchronize)
         text = _first_lines(error)
+        if not self._prints_errors:
+            leave_out_own_frames(error)
         ours = isinstance(error, StepscopeError)
         message = text if ours else f"{type(error).__name__}: {text}"
         lines = [] if ours else traceback.format_exception(error)[-5:]

@@ -1,5 +1,6 @@
 """The public package: a run over a training of one's own, in this process."""
 
+import json
 import math
 import sys
 import time
@@ -49,16 +50,25 @@ def test_a_watched_training_has_the_losses_of_a_bare_one_and_leaves_torch_as_it_
 
 
 def test_an_error_in_the_block_is_the_outcome_and_goes_on_up(training: SmallTraining, tmp_path: Path) -> None:
+    def pour(batch: object) -> object:
+        if batch == 3:
+            raise RuntimeError("No more coffee.")
+        return batch
+
     def train() -> None:
         with watch(training, tmp_path) as run:
-            training.train(run.steps(training.loader))
-            raise RuntimeError("No more coffee.")
+            list(run.steps(map(pour, range(8))))
 
     with pytest.raises(RuntimeError, match="No more coffee"):
         train()
     with log_of(tmp_path) as log:
         assert log.run().state == RunState.FAILED
         assert log.run().state_message == "RuntimeError: No more coffee."
+    (event,) = events(tmp_path, EventKind.ERROR)
+    begin, *frames, message = json.loads(event.detail)["last_lines"]
+    assert begin.startswith("Traceback")
+    assert [line.partition(", in ")[2].partition("\n")[0] for line in frames] == ["train", "pour"]
+    assert message == "RuntimeError: No more coffee.\n"
 
 
 def test_ctrl_c_in_the_block_stops_the_run(training: SmallTraining, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tracebacks of a script without the frames of this package, as Python prints them for the bare script."""
+"""Tracebacks of a script without the frames of Stepscope, as Python prints them for the bare script."""
 
 import runpy
 from collections.abc import Iterator
@@ -8,12 +8,13 @@ from types import TracebackType
 
 import harness
 
-_PACKAGE = str(Path(harness.__file__).parent) + "/"
+# This package, and the one that scripts import.
+_PACKAGES = tuple(f"{Path(harness.__file__).parents[1] / name}/" for name in ("harness", "stepscope"))
 _RUNPY = (runpy.__file__, "<frozen runpy>")
 
 
 def leave_out_own_frames(error: BaseException) -> BaseException:
-    """Take the frames of this package and of runpy out of the traceback of `error`, and of what led to it;
+    """Take the frames of Stepscope and of runpy out of the traceback of `error`, and of what led to it;
     returns `error`. One that the script did not raise has no traceback left."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
@@ -47,4 +48,4 @@ def _walk(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _is_own(file: str) -> bool:
-    return file.startswith(_PACKAGE) or file in _RUNPY
+    return file.startswith(_PACKAGES) or file in _RUNPY
