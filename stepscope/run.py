@@ -1,6 +1,5 @@
 """A run of Stepscope over the training of this process."""
 
-import atexit
 import os
 import sys
 import time
@@ -9,13 +8,14 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 
 from harness.attach.active import active
 from harness.attach.guard import ScriptGuard
 from harness.attach.launch import DISABLED_VARIABLE, Attachment, Script, attaching, origin_of, say
 from harness.store.home import Home
 from stepscope.notebook import after_each_cell, in_notebook, show
+from stepscope.process import ProcessEnd
 
 if TYPE_CHECKING:
     import torch
@@ -82,14 +82,12 @@ class Run:
         self._attachment = attachment
         self._owned = owned
         self._pid = os.getpid()
-        self._excepthook: Callable[..., Any] | None = None
         session = None if attachment is None else attachment.session
         self._remarks: Remarks | None = None if session is None else session.remarks
         self._was_stopped = False
         if owned is not None:
             Run._newest = self
-            atexit.register(self.close)
-            self._excepthook, sys.excepthook = sys.excepthook, self._excepted
+            self._process_end = ProcessEnd(self.close)
             after_each_cell(self._cell_ended)
 
     @property
@@ -179,9 +177,7 @@ class Run:
             return
         if Run._newest is self:
             Run._newest = None
-        atexit.unregister(self.close)
-        if sys.excepthook == self._excepted and self._excepthook is not None:
-            sys.excepthook = self._excepthook
+        self._process_end.close()
         self._was_stopped, self._remarks = self.is_stopped, None
         assert self._attachment is not None
         guard = ScriptGuard()
@@ -200,11 +196,6 @@ class Run:
         from stepscope.notebook import link
 
         return link(self.name, self.id)
-
-    def _excepted(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """The last handler of an error: it ends the run, and is reported as ever."""
-        self.close(error.with_traceback(trace))
-        (self._excepthook or sys.__excepthook__)(kind, error, trace)
 
     def _cell_ended(self) -> bool:
         """A cell of a notebook has ended: a stop ends the run, which would wait for more steps. Return

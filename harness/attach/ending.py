@@ -24,6 +24,10 @@ def caught_stop(step: int) -> str:
     )
 
 
+class UnknownExit(SystemExit):
+    """Stands for a SystemExit with a code that nobody knows any more."""
+
+
 class ScriptExitError(StepscopeError):
     """The script called `sys.exit` with a code other than 0."""
 
@@ -46,6 +50,9 @@ def ending_of(
     """Return the end that a script's error makes; None: it ran to its end after `steps` steps. `failure` is
     the sentence about an error of the watch. If the script `is_stopped`, its exit code is no failure:
     Lightning exits with 1 when it is interrupted. `has_trained` is whether it has called backward()."""
+    if isinstance(error, UnknownExit) and not is_stopped:
+        message = "The script raised SystemExit itself, not by sys.exit: its exit code is not known."
+        return Ending(None, RunState.STOPPED, message)
     if isinstance(error, SystemExit):
         code = int(error.code or 0) if isinstance(error.code, int | None) else error.code
         if code != 0 and not is_stopped:

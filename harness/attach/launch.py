@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.attach.active import activate, deactivate
+from harness.attach.active import activate, active, deactivate
 from harness.attach.ending import ScriptStopped
 from harness.attach.git import read_commit
 from harness.attach.guard import ScriptGuard
@@ -150,6 +150,10 @@ class Attachment:
         """The id of the run."""
         return self._folder.run_id
 
+    def trains_here(self) -> bool:
+        """Return whether the calling thread is the one that trains."""
+        return self._guard.thread == threading.get_ident()
+
     def end(self, error: BaseException | None) -> None:
         """Record the end of the script, also of one that has not imported torch."""
         if self._session is None:
@@ -203,7 +207,7 @@ def _run_watched(script: Script, folder: RunFolder, environ: Mapping[str, str]) 
         if not folder.rank:
             say(f"{script.command} is run {attachment.name} ({folder.run_id})")
         after_import("torch", attachment.attach)
-        with _reporting_threads():
+        with reporting_threads(attachment.end):
             error = execute(script)
         if os.getpid() != pid:  # A child that the script forked ends here too, and owns none of this.
             stack.pop_all()
@@ -216,13 +220,18 @@ def _run_watched(script: Script, folder: RunFolder, environ: Mapping[str, str]) 
 
 
 @contextmanager
-def _reporting_threads() -> Iterator[None]:
+def reporting_threads(end: Callable[[BaseException], None]) -> Iterator[None]:
     """Until the context ends, an error that ends a thread is printed as without Stepscope, and a stop in one
-    line. A script's own threading.excepthook takes its place."""
+    line; `end` takes the one of the thread that trains. A script's own threading.excepthook takes the place
+    of this one."""
     print_error = threading.excepthook
 
     def hook(arguments: threading.ExceptHookArgs) -> None:
         error = arguments.exc_value
+        attachment = active()
+        # A SystemExit has no effect in a thread, and after a stop the script's clean-up may go on elsewhere.
+        if isinstance(error, Exception) and attachment is not None and attachment.trains_here():
+            ScriptGuard().run(end, error)
         if isinstance(error, ScriptStopped):
             say(str(error))
             return

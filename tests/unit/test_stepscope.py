@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,16 +38,20 @@ def training() -> SmallTraining:
 
 
 def test_a_watched_training_has_the_losses_of_a_bare_one_and_leaves_torch_as_it_was(tmp_path: Path) -> None:
-    patched = (DataLoader.__iter__, torch.autograd.backward, sys.excepthook)
+    patched = _patched()
     bare, watched = SmallTraining().train(), SmallTraining()
     with watch(watched, tmp_path) as run:
         assert watched.train(run.steps(watched.loader)) == bare
-    assert (DataLoader.__iter__, torch.autograd.backward, sys.excepthook) == patched
+    assert _patched() == patched
     assert type(watched.model).__call__ is torch.nn.Module.__call__
     with log_of(tmp_path) as log:
         assert [(row.step, row.samples) for row in log.last_steps(100)] == [(n, 8) for n in range(1, 9)]
         assert [row.loss for row in log.last_steps(100)] == pytest.approx(bare)
         assert log.run().state == RunState.FINISHED
+
+
+def _patched() -> tuple[object, ...]:
+    return DataLoader.__iter__, torch.autograd.backward, sys.excepthook, threading.excepthook, sys.exit
 
 
 def test_an_error_in_the_block_is_the_outcome_and_goes_on_up(training: SmallTraining, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.records.run import RunState
+from tests.api_factories import log_of
 from tests.warm_start import PythonProcess, run_harness
 
 _SCRIPT = """
@@ -62,6 +64,8 @@ def test_an_error_in_a_thread_has_the_traceback_of_the_bare_script(tmp_path: Pat
     assert bare.stderr.endswith("ValueError: no step 5\n")
     _, _, printed = watched.stderr.partition("\n")  # After the line that names the run.
     assert (watched.stdout, printed) == (bare.stdout, bare.stderr)
+    with log_of(tmp_path / "home") as log:
+        assert (log.run().state, log.run().state_message) == (RunState.FAILED, "ValueError: no step 5")
 
 
 @pytest.mark.slow

@@ -1,0 +1,102 @@
+"""The end of this process, or of the thread that trains, as the end of a run of `stepscope.watch`."""
+
+import atexit
+import dis
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import FrameType, TracebackType
+from typing import NoReturn
+
+from harness.attach.ending import UnknownExit
+from harness.attach.launch import reporting_threads
+from harness.tracebacks import leave_out_own_frames
+from stepscope.notebook import in_notebook
+
+
+class ProcessEnd:
+    """Ends a run with the process, until `close`.
+
+    Python hands an error to `sys.excepthook`, and keeps it as `sys.last_value` where the script has replaced
+    that hook. Of a SystemExit it keeps nothing: whether the script ran to its end shows in the frame of its
+    main module, and the exit code is that of the last call of `sys.exit`.
+    """
+
+    def __init__(self, end: Callable[[BaseException | None], None]) -> None:
+        """`end` takes the error that ends the process; None: there is none."""
+        self._end = end
+        self._print_error, sys.excepthook = sys.excepthook, self._excepted
+        atexit.register(self._exited)
+        # A notebook catches what its cells raise.
+        self._main = None if in_notebook() else _main_frame()
+        self._code: object = None
+        self._has_exit = False
+        self._earlier_error = _last_error()
+        self._exit, self._recording_exit = sys.exit, self._record_exit(sys.exit)
+        if self._main is not None:
+            sys.exit = self._recording_exit
+        self._threads = ExitStack()
+        self._threads.enter_context(reporting_threads(end))
+
+    def close(self) -> None:
+        """Leave the process as it was: the run has ended. Idempotent."""
+        atexit.unregister(self._exited)
+        self._threads.close()
+        self._main = self._code = self._earlier_error = None
+        self._end = _ignore
+        if sys.exit is self._recording_exit:
+            sys.exit = self._exit
+        if sys.excepthook == self._excepted:
+            sys.excepthook = self._print_error
+
+    def _record_exit(self, leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        @functools.wraps(leave)
+        def record(status: object = None, /) -> NoReturn:
+            if threading.current_thread() is threading.main_thread():
+                self._code, self._has_exit, self._earlier_error = status, True, _last_error()
+            leave(status)
+
+        return record
+
+    def _excepted(self, _kind: object, error: BaseException, trace: TracebackType | None) -> None:
+        """The last handler of an error: it ends the run, and is reported as ever."""
+        self._end(error.with_traceback(trace))
+        leave_out_own_frames(error)
+        self._print_error(type(error), error, error.__traceback__)
+
+    def _exited(self) -> None:
+        self._end(self._error_at_exit())
+
+    def _error_at_exit(self) -> BaseException | None:
+        if self._main is None or _has_returned(self._main):
+            return None
+        error = _last_error()
+        if error is not None and error is not self._earlier_error:
+            return error
+        return SystemExit(self._code) if self._has_exit else UnknownExit()
+
+
+def _ignore(_error: BaseException | None) -> None:
+    """Nothing is left to end."""
+
+
+def _main_frame() -> FrameType | None:
+    """Return the frame of the main module, while it runs."""
+    names = vars(sys.modules["__main__"])
+    frame, result = sys._current_frames().get(threading.main_thread().ident or 0), None
+    while frame is not None:
+        if frame.f_globals is names and frame.f_code.co_name == "<module>":
+            result = frame
+        frame = frame.f_back
+    return result
+
+
+def _has_returned(frame: FrameType) -> bool:
+    """Return whether a frame that has ended did so without an error."""
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN_")
+
+
+def _last_error() -> BaseException | None:
+    return getattr(sys, "last_value", None)

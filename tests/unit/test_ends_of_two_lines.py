@@ -1,0 +1,81 @@
+"""How a process with the two lines of Stepscope ends, and what its run has of it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.records.run import EventKind, RunState
+from tests.api_factories import events, log_of
+
+_TRAINING = """
+import sys
+import threading
+import torch
+import stepscope
+
+weight = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
+
+
+def train(batches):
+    for batch in batches:
+        optimizer.zero_grad()
+        weight(torch.ones(8, 4)).square().mean().backward()
+        optimizer.step()
+"""
+_WATCHED = "run = stepscope.watch(weight, optimizer)\ntrain(run.steps(range(4)))\n"
+_OWN_HOOK = "sys.excepthook = lambda *error: print(error[1])\n1 / 0\n"
+_IN_A_THREAD = """
+def work():
+    train(stepscope.watch(weight, optimizer).steps(range(4)))
+    raise ValueError("no step 5")
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+_CAUGHT = "try:\n    sys.exit(3)\nexcept SystemExit:\n    print('goes on')\n"
+_PASSED_ON = "try:\n    sys.exit(3)\nfinally:\n    print('cleaned up')\n"
+_FINISHED = "The script ended after 4 steps."
+
+
+# A process of its own each: it is Python's own end that counts.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "code", "state", "message"),
+    [
+        (_WATCHED + "sys.exit(3)", 3, RunState.FAILED, "The script exited with 3."),
+        (_WATCHED + "sys.exit('no data')", 1, RunState.FAILED, "The script exited with 'no data'."),
+        (_WATCHED + _PASSED_ON, 3, RunState.FAILED, "The script exited with 3."),
+        (_WATCHED + "sys.exit()", 0, RunState.FINISHED, _FINISHED),
+        (_WATCHED + _CAUGHT, 0, RunState.FINISHED, _FINISHED),
+        (
+            _WATCHED + "raise SystemExit(3)",
+            3,
+            RunState.STOPPED,
+            "The script raised SystemExit itself, not by sys.exit: its exit code is not known.",
+        ),
+        (_WATCHED + _OWN_HOOK, 1, RunState.FAILED, "ZeroDivisionError: division by zero"),
+        (_IN_A_THREAD, 0, RunState.FAILED, "ValueError: no step 5"),
+    ],
+)
+def test_the_end_of_the_process_is_the_outcome(
+    tmp_path: Path, script: str, code: int, state: RunState, message: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _TRAINING + script],
+        env=os.environ | {"STEPSCOPE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    with log_of(tmp_path) as log:
+        run = log.run()
+    assert (done.returncode, run.state, run.state_message) == (code, state, message), done.stderr
+    for event in events(tmp_path, EventKind.ERROR):
+        assert "stepscope" not in "".join(json.loads(event.detail)["last_lines"][1:-1]), event.detail
