@@ -3,6 +3,7 @@
 import atexit
 import dis
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -10,9 +11,9 @@ from contextlib import ExitStack
 from types import FrameType, TracebackType
 from typing import NoReturn
 
-from harness.attach.ending import UnknownExit
-from harness.attach.launch import reporting_threads
-from harness.tracebacks import leave_out_own_frames
+from harness.attach.ending import ScriptStopped, UnknownExit
+from harness.attach.launch import report, reporting_threads
+from harness.errors import INTERRUPTED_CODE
 from stepscope.notebook import in_notebook
 
 
@@ -40,15 +41,17 @@ class ProcessEnd:
         self._threads = ExitStack()
         self._threads.enter_context(reporting_threads(end))
 
-    def close(self) -> None:
-        """Leave the process as it was: the run has ended. Idempotent."""
+    def close(self, error: BaseException | None) -> None:
+        """Leave the process as it was: the run has ended, by `error` if there was one. A stop that may end
+        the process is still reported in one line. Idempotent."""
         atexit.unregister(self._exited)
         self._threads.close()
         self._main = self._code = self._earlier_error = None
         self._end = _ignore
         if sys.exit is self._recording_exit:
             sys.exit = self._exit
-        if sys.excepthook == self._excepted:
+        in_flight = error or sys.exc_info()[1]  # As in a `finally` that closes the run.
+        if sys.excepthook == self._excepted and not isinstance(in_flight, ScriptStopped):
             sys.excepthook = self._print_error
 
     def _record_exit(self, leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
@@ -61,10 +64,13 @@ class ProcessEnd:
         return record
 
     def _excepted(self, _kind: object, error: BaseException, trace: TracebackType | None) -> None:
-        """The last handler of an error: it ends the run, and is reported as ever."""
+        """The last handler of an error: it ends the run, and is reported as ever; a stop in one line, with
+        the exit code that it has under `stepscope run`."""
+        is_outermost = sys.excepthook == self._excepted  # No hook of the script's goes on after this one.
         self._end(error.with_traceback(trace))
-        leave_out_own_frames(error)
-        self._print_error(type(error), error, error.__traceback__)
+        report(error, self._print_error)
+        if isinstance(error, ScriptStopped) and is_outermost and not _is_interactive():
+            raise SystemExit(INTERRUPTED_CODE)
 
     def _exited(self) -> None:
         self._end(self._error_at_exit())
@@ -100,3 +106,7 @@ def _has_returned(frame: FrameType) -> bool:
 
 def _last_error() -> BaseException | None:
     return getattr(sys, "last_value", None)
+
+
+def _is_interactive() -> bool:
+    return hasattr(sys, "ps1") or bool(sys.flags.inspect or os.environ.get("PYTHONINSPECT"))

@@ -177,7 +177,7 @@ class Run:
             return
         if Run._newest is self:
             Run._newest = None
-        self._process_end.close()
+        self._process_end.close(error)
         self._was_stopped, self._remarks = self.is_stopped, None
         assert self._attachment is not None
         guard = ScriptGuard()

@@ -15,6 +15,10 @@ class ScriptStopped(KeyboardInterrupt):
     """Raised between two steps of a script when a person stops the run: as on Ctrl-C, the script's own
     clean-up runs."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows below the cell, in place of a traceback."""
+        return [f"stepscope: {self}"]
+
 
 def caught_stop(step: int) -> str:
     """Return the warning about a script that goes on after `step`, although it was stopped."""

@@ -309,14 +309,20 @@ def exit_code(error: BaseException | None) -> int:
             return error.code or 0
         print(error.code, file=sys.stderr)
         return _FAILURE_CODE
-    if isinstance(error, ScriptStopped) and _only_prints(sys.excepthook):
-        print(f"stepscope: {error}", file=sys.stderr)
-    else:
-        leave_out_own_frames(error)  # The end of the watch has added some.
-        sys.excepthook(type(error), error, error.__traceback__)
+    report(error, sys.excepthook)
     if isinstance(error, ScriptStopped):
         return INTERRUPTED_CODE
     return ENDS_BY_SIGINT if isinstance(error, KeyboardInterrupt) else _FAILURE_CODE
+
+
+def report(error: BaseException, print_error: Callable[..., object]) -> None:
+    """Report the error that ends the process by `print_error`, an excepthook; a stop in one line, unless that
+    hook may do more than print."""
+    if isinstance(error, ScriptStopped) and _only_prints(print_error):
+        say(str(error))
+        return
+    leave_out_own_frames(error)  # The end of the watch has added some.
+    print_error(type(error), error, error.__traceback__)
 
 
 def _only_prints(hook: Callable[..., object]) -> bool:

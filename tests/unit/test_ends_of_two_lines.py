@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from harness.records.run import EventKind, RunState
-from tests.api_factories import events, log_of
+from tests.api_factories import events, folder_of, log_of
+from tests.warm_start import run_harness
 
 _TRAINING = """
 import sys
 import threading
+import time
 import torch
 import stepscope
 
@@ -79,3 +81,47 @@ def test_the_end_of_the_process_is_the_outcome(
     assert (done.returncode, run.state, run.state_message) == (code, state, message), done.stderr
     for event in events(tmp_path, EventKind.ERROR):
         assert "stepscope" not in "".join(json.loads(event.detail)["last_lines"][1:-1]), event.detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "script",
+    [
+        "stepscope.watch(weight, optimizer)\ntrain_on()\n",
+        "with stepscope.watch(weight, optimizer):\n    train_on()\n",
+        "run = stepscope.watch(weight, optimizer)\ntry:\n    train_on()\nfinally:\n    run.close()\n",
+    ],
+    ids=["plain", "block", "closed"],
+)
+def test_a_stop_outside_of_run_steps_is_one_line(tmp_path: Path, script: str) -> None:
+    training = """
+def ticks():
+    while True:
+        time.sleep(0.01)
+        print("trains", flush=True)
+        yield
+
+
+def train_on():
+    try:
+        train(ticks())
+    finally:
+        print("cleaned up", flush=True)
+
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", _TRAINING + training + script],
+        env=os.environ | {"STEPSCOPE_HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "trains\n"
+        run_harness("stop", folder_of(tmp_path).run_id, "--home", str(tmp_path))
+        printed, messages = process.communicate(timeout=60)
+    assert printed.splitlines()[-1] == "cleaned up"
+    _, *lines = messages.splitlines()
+    assert (lines, process.returncode) == (["stepscope: Stopped by request from shell."], 130)
+    with log_of(tmp_path) as log:
+        assert log.run().state == RunState.STOPPED

@@ -85,8 +85,11 @@ def test_a_stop_that_interrupts_a_cell_ends_the_run(
 ) -> None:
     run = watch(training, tmp_path)
     send(tmp_path, CommandKind.STOP)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as stop:
         training.train(islice(cycle(training.loader), ENOUGH_STEPS))
+    # IPython shows these lines where an error has such a method.
+    lines: Any = getattr(stop.value, "_render_traceback_", list)()
+    assert lines == ["stepscope: Stopped by request from test."]
     assert run.is_stopped
     notebook.end_cell()
     with log_of(tmp_path) as log:
