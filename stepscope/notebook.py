@@ -32,14 +32,15 @@ def link(name: str, run_id: str) -> str:
     )
 
 
-def after_each_cell(function: Callable[[], bool]) -> None:
-    """Call `function` at the end of each cell, until it returns False."""
+def after_each_cell(function: Callable[[BaseException | None], bool]) -> None:
+    """Call `function` with what each cell raised, or None, at the cell's end, until it returns False."""
     shell = _shell()
     if shell is None:
         return
 
-    def ended(_result: Any = None) -> None:
-        if not function():
+    def ended(result: Any = None) -> None:
+        error = None if result is None else result.error_before_exec or result.error_in_exec
+        if not function(error):
             shell.events.unregister("post_run_cell", ended)
 
     shell.events.register("post_run_cell", ended)

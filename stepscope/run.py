@@ -50,7 +50,7 @@ def watch(
     if os.environ.get(DISABLED_VARIABLE) == "1":
         return Run(None, None)
     if Run._newest is not None:
-        Run._newest.close()
+        Run._newest._left(None)
     if (attachment := active()) is not None:
         _begin(attachment, models, optimizers)
         return Run(attachment, None)
@@ -85,9 +85,14 @@ class Run:
         session = None if attachment is None else attachment.session
         self._remarks: Remarks | None = None if session is None else session.remarks
         self._was_stopped = False
+        # Of the cells of a notebook: what interrupted the last one that trained, how far they have come, and
+        # whether a later loop over the steps is to say that the run is over.
+        self._interrupt: BaseException | None = None
+        self._position: tuple[int, bool] | None = None
+        self._is_over_by_cell = False
         if owned is not None:
             Run._newest = self
-            self._process_end = ProcessEnd(self.close)
+            self._process_end = ProcessEnd(self._left)
             after_each_cell(self._cell_ended)
 
     @property
@@ -197,12 +202,31 @@ class Run:
 
         return link(self.name, self.id)
 
-    def _cell_ended(self) -> bool:
-        """A cell of a notebook has ended: a stop ends the run, which would wait for more steps. Return
-        whether the run goes on."""
+    def _left(self, error: BaseException | None) -> None:
+        """Nothing of the script is left to end the run: `error` does, or what a cell was interrupted by."""
+        self.close(error or self._interrupt)
+
+    def _cell_ended(self, error: BaseException | None) -> bool:
+        """A cell of a notebook has ended, by `error` if there was one: a stop ends the run, which would wait
+        for more steps, and so does an error of a cell that trained. After an interrupt the next cell may go
+        on. Return whether the run does."""
+        if self._remarks is None:
+            return False
+        has_trained, self._position = self._remarks.position != self._position, self._remarks.position
         if self.is_stopped:
             self.close()
+        elif has_trained and isinstance(error, Exception | SystemExit):
+            self._is_over_by_cell = True
+            self.close(error)
+        elif has_trained:
+            # A new one, as the frames of a traceback keep their tensors.
+            self._interrupt = None if error is None else KeyboardInterrupt()
         return self._owned is not None
+
+    def _say_over(self) -> None:
+        if self._is_over_by_cell:
+            self._is_over_by_cell = False
+            say("This run has ended by the error of a cell: the loop is not watched. Call stepscope.watch.")
 
 
 class Setting(Generic[Value]):
@@ -250,11 +274,13 @@ class _Steps(Generic[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         remarks = self._run._remarks  # The class is part of the run's module.
         if remarks is None:
+            self._run._say_over()
             if not self._run.is_stopped:
                 yield from self._batches
             return
         remarks.restart_first_step()
         remarks.loop_began()
+        self._run._position = None  # A cell trains, even if its first batch fails.
         try:
             if self._run.is_stopped:
                 return

@@ -91,6 +91,15 @@ class Remarks:
         """Return whether a person has stopped the run, or it has reached its last step."""
         return self.is_open and self.observation.has_ended
 
+    @property
+    def position(self) -> tuple[int, bool]:
+        """The number of the last step that has ended, and whether the next one is under way."""
+        return (
+            (self.observation.under_way.ended, self.observation.under_way.is_begun)
+            if self.is_open
+            else (0, False)
+        )
+
     def log(self, values: Mapping[str, object], step: int | None = None) -> None:
         """Record numbers at `step`, by default the step under way; `loss` is also the loss of that step.
         Raises ValueError for anything but numbers.

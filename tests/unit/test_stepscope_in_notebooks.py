@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from itertools import cycle, islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,9 +50,11 @@ class FakeNotebook:
     def unregister(self, _event: str, function: Callable[..., None]) -> None:
         self.after_cell.remove(function)
 
-    def end_cell(self) -> None:
+    def end_cell(self, error: BaseException | None = None) -> None:
+        # IPython.core.interactiveshell.ExecutionResult
+        result = SimpleNamespace(error_before_exec=None, error_in_exec=error)
         for function in list(self.after_cell):
-            function(None)
+            function(result)
 
 
 @pytest.fixture
@@ -97,3 +100,39 @@ def test_a_stop_that_interrupts_a_cell_ends_the_run(
     assert notebook.after_cell == []
     assert run.is_stopped
     assert list(run.steps([1, 2])) == []
+
+
+@pytest.mark.parametrize(
+    ("goes_on", "state"), [(False, RunState.STOPPED), (True, RunState.FINISHED)], ids=["left", "continued"]
+)
+def test_an_interrupted_cell_can_be_continued_and_else_the_run_is_stopped(
+    training: SmallTraining, tmp_path: Path, notebook: FakeNotebook, *, goes_on: bool, state: RunState
+) -> None:
+    first = watch(training, tmp_path / "first")
+    training.train(first.steps(training.loader))
+    notebook.end_cell(KeyboardInterrupt())
+    notebook.end_cell(NameError("a later cell, which does not train"))
+    if goes_on:
+        training.train(first.steps(training.loader))
+        notebook.end_cell()
+    with watch(training, tmp_path / "again"), log_of(tmp_path / "first") as log:
+        assert (log.run().state, len(log.last_steps(100))) == (state, 8 + 8 * goes_on)
+    assert not first.is_stopped
+
+
+def test_a_cell_that_fails_ends_the_run_that_it_trained_and_a_later_loop_says_so(
+    training: SmallTraining, tmp_path: Path, notebook: FakeNotebook, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = watch(training, tmp_path)
+    training.train(run.steps(training.loader))
+    notebook.end_cell()
+    notebook.end_cell(NameError("a cell that does not train"))
+    assert list(run.steps([])) == []  # As one of which the first batch fails.
+    notebook.end_cell(ValueError("no step 9"))
+    assert notebook.after_cell == []
+    with log_of(tmp_path) as log:
+        assert (log.run().state, log.run().state_message) == (RunState.FAILED, "ValueError: no step 9")
+    for _ in range(2):
+        assert len(training.train(run.steps(training.loader))) == 8
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("stepscope: This run has ended by the error of a cell")
