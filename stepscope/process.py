@@ -9,10 +9,11 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import FrameType, TracebackType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
+from harness.attach.active import active
 from harness.attach.ending import ScriptStopped, UnknownExit
-from harness.attach.launch import report, reporting_threads
+from harness.attach.launch import DISABLED_VARIABLE, report, reporting_threads
 from harness.errors import INTERRUPTED_CODE
 from stepscope.notebook import in_notebook
 
@@ -22,7 +23,7 @@ class ProcessEnd:
 
     Python hands an error to `sys.excepthook`, and keeps it as `sys.last_value` where the script has replaced
     that hook. Of a SystemExit it keeps nothing: whether the script ran to its end shows in the frame of its
-    main module, and the exit code is that of the last call of `sys.exit`.
+    main module, and the exit code is that of the last call of `sys.exit`, see `ExitCalls`.
     """
 
     def __init__(self, end: Callable[[BaseException | None], None]) -> None:
@@ -32,12 +33,9 @@ class ProcessEnd:
         atexit.register(self._exited)
         # A notebook catches what its cells raise.
         self._main = None if in_notebook() else _main_frame()
-        self._code: object = None
-        self._has_exit = False
         self._earlier_error = _last_error()
-        self._exit, self._recording_exit = sys.exit, self._record_exit(sys.exit)
         if self._main is not None:
-            sys.exit = self._recording_exit
+            _EXITS.follow()
         self._threads = ExitStack()
         self._threads.enter_context(reporting_threads(end))
 
@@ -46,22 +44,12 @@ class ProcessEnd:
         the process is still reported in one line. Idempotent."""
         atexit.unregister(self._exited)
         self._threads.close()
-        self._main = self._code = self._earlier_error = None
+        self._main = self._earlier_error = None
         self._end = _ignore
-        if sys.exit is self._recording_exit:
-            sys.exit = self._exit
+        _EXITS.leave()
         in_flight = error or sys.exc_info()[1]  # As in a `finally` that closes the run.
         if sys.excepthook == self._excepted and not isinstance(in_flight, ScriptStopped):
             sys.excepthook = self._print_error
-
-    def _record_exit(self, leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
-        @functools.wraps(leave)
-        def record(status: object = None, /) -> NoReturn:
-            if threading.current_thread() is threading.main_thread():
-                self._code, self._has_exit, self._earlier_error = status, True, _last_error()
-            leave(status)
-
-        return record
 
     def _excepted(self, _kind: object, error: BaseException, trace: TracebackType | None) -> None:
         """The last handler of an error: it ends the run, and is reported as ever; a stop in one line, with
@@ -78,10 +66,60 @@ class ProcessEnd:
     def _error_at_exit(self) -> BaseException | None:
         if self._main is None or _has_returned(self._main):
             return None
-        error = _last_error()
-        if error is not None and error is not self._earlier_error:
+        error, call = _last_error(), _EXITS.call
+        if error is not None and error is not (self._earlier_error if call is None else call.earlier_error):
             return error
-        return SystemExit(self._code) if self._has_exit else UnknownExit()
+        return UnknownExit() if call is None else SystemExit(call.status)
+
+
+class ExitCall(NamedTuple):
+    """A call of `sys.exit` in the main thread, and the value of `sys.last_value` before it."""
+
+    status: object
+    earlier_error: BaseException | None
+
+
+class ExitCalls:
+    """The calls of `sys.exit`, which is wrapped from `follow` to `leave`.
+
+    Attributes:
+        call: the last one; None: there was none.
+    """
+
+    def __init__(self) -> None:
+        self.call: ExitCall | None = None
+        self._exit, self._recording_exit = sys.exit, self._record(sys.exit)
+
+    def follow(self) -> None:
+        """Wrap `sys.exit`, unless somebody else has."""
+        if sys.exit is self._exit:
+            sys.exit = self._recording_exit
+
+    def leave(self) -> None:
+        """Restore `sys.exit`. Idempotent."""
+        self.call = None
+        if sys.exit is self._recording_exit:
+            sys.exit = self._exit
+
+    def _record(self, leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        @functools.wraps(leave)
+        def record(status: object = None, /) -> NoReturn:
+            if threading.current_thread() is threading.main_thread():
+                self.call = ExitCall(status, _last_error())
+            leave(status)
+
+        return record
+
+
+# There is one `sys.exit`.
+_EXITS = ExitCalls()
+
+
+def follow_exits() -> None:
+    """Follow the calls of `sys.exit`, unless Stepscope is disabled, or runs the script. From the import of
+    `stepscope` on: `sys.exit(main())` reads `sys.exit` before `main` opens a run."""
+    if os.environ.get(DISABLED_VARIABLE) != "1" and active() is None and not in_notebook():
+        _EXITS.follow()
 
 
 def _ignore(_error: BaseException | None) -> None:

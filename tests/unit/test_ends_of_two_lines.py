@@ -30,6 +30,9 @@ def train(batches):
         optimizer.step()
 """
 _WATCHED = "run = stepscope.watch(weight, optimizer)\ntrain(run.steps(range(4)))\n"
+_IN_MAIN = (
+    "def main(code):\n    train(stepscope.watch(weight, optimizer).steps(range(4)))\n    return code\n\n"
+)
 _OWN_HOOK = "sys.excepthook = lambda *error: print(error[1])\n1 / 0\n"
 _IN_A_THREAD = """
 def work():
@@ -54,6 +57,8 @@ _FINISHED = "The script ended after 4 steps."
         (_WATCHED + "sys.exit('no data')", 1, RunState.FAILED, "The script exited with 'no data'."),
         (_WATCHED + _PASSED_ON, 3, RunState.FAILED, "The script exited with 3."),
         (_WATCHED + "sys.exit()", 0, RunState.FINISHED, _FINISHED),
+        (_IN_MAIN + "sys.exit(main(0))", 0, RunState.FINISHED, _FINISHED),
+        (_IN_MAIN + "sys.exit(main(3))", 3, RunState.FAILED, "The script exited with 3."),
         (_WATCHED + _CAUGHT, 0, RunState.FINISHED, _FINISHED),
         (
             _WATCHED + "raise SystemExit(3)",

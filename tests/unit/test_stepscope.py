@@ -43,6 +43,7 @@ def test_a_watched_training_has_the_losses_of_a_bare_one_and_leaves_torch_as_it_
     with watch(watched, tmp_path) as run:
         assert watched.train(run.steps(watched.loader)) == bare
     assert _patched() == patched
+    assert not hasattr(sys.exit, "__wrapped__")
     assert type(watched.model).__call__ is torch.nn.Module.__call__
     with log_of(tmp_path) as log:
         assert [(row.step, row.samples) for row in log.last_steps(100)] == [(n, 8) for n in range(1, 9)]
@@ -51,7 +52,7 @@ def test_a_watched_training_has_the_losses_of_a_bare_one_and_leaves_torch_as_it_
 
 
 def _patched() -> tuple[object, ...]:
-    return DataLoader.__iter__, torch.autograd.backward, sys.excepthook, threading.excepthook, sys.exit
+    return DataLoader.__iter__, torch.autograd.backward, sys.excepthook, threading.excepthook
 
 
 def test_an_error_in_the_block_is_the_outcome_and_goes_on_up(training: SmallTraining, tmp_path: Path) -> None:
