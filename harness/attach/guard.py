@@ -4,11 +4,13 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from harness.errors import StepscopeError
 
 _NOBODY = 0
+_NO_MEMORY = "There was no memory left for a part of what is recorded at the end of the run."
 
 
 class ScriptGuard:
@@ -93,6 +95,23 @@ class ScriptGuard:
     def leave(self) -> None:
         """Run nothing any more."""
         self.is_on, self.thread = False, _NOBODY
+
+
+class EndingGuard(ScriptGuard):
+    """Runs parts of the end of a watch. The script is over, and its own error and exit code are to be
+    reported: nothing is raised."""
+
+    __slots__ = ()
+
+    def failed(self, error: Exception) -> None:
+        """As for a script under way, also for a MemoryError."""
+        if not isinstance(error, MemoryError):
+            super().failed(error)
+            return
+        self.message = _NO_MEMORY
+        with suppress(OSError, ValueError, MemoryError):  # The script may have closed it.
+            print(f"stepscope: {_NO_MEMORY}", file=sys.stderr, flush=True)
+        self.leave()
 
 
 def _ignore(_message: str) -> None:

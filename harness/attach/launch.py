@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.attach.active import activate, active, deactivate
-from harness.attach.ending import ScriptStopped
+from harness.attach.ending import ScriptStopped, ending_of
 from harness.attach.git import read_commit
-from harness.attach.guard import ScriptGuard
+from harness.attach.guard import EndingGuard, ScriptGuard
 from harness.attach.imports import after_import
 from harness.attach.main_module import find_main, is_container, path_of, run_as_main
 from harness.closing import Closing
@@ -26,6 +26,7 @@ from harness.errors import INTERRUPTED_CODE, UsageError
 from harness.identity import identify_self, write_identity
 from harness.ranks.place import read_place
 from harness.records.ranks import RankPart
+from harness.records.run import RunState
 from harness.records.script import ScriptOrigin
 from harness.store.folder import RunFolder
 from harness.store.folder_handle import FolderHandle
@@ -161,6 +162,15 @@ class Attachment:
         if self._session is not None:
             self._session.end(error)
 
+    def report_end(self, error: BaseException | None) -> None:
+        """Leave the outcome of a script among its process's vital signs, unless there is one: the end of the
+        session could not be recorded."""
+        signs = self._alive.signs
+        if not signs.has_outcome:
+            ending = ending_of(error, 0)
+            state = RunState.OUT_OF_MEMORY if isinstance(error, MemoryError) else ending.state
+            signs.set_outcome(state, ending.message or type(error).__name__)
+
 
 def run_script(script: Script, home: Home, name: str | None, environ: Mapping[str, str]) -> int:
     """Run `script` under watch, as a new run of `home`, and return its `exit_code`.
@@ -214,8 +224,11 @@ def _run_watched(script: Script, folder: RunFolder, environ: Mapping[str, str]) 
             return exit_code(error)
         # A log that cannot be closed is no reason to lose the script's exit code, nor are files that the
         # script has closed.
-        ScriptGuard().run(attachment.end, error)
-        ScriptGuard().run(_close, stack)
+        guard = EndingGuard()
+        guard.run(attachment.end, error)
+        if guard.message is not None:
+            EndingGuard().run(attachment.report_end, error)
+        EndingGuard().run(_close, stack)
     return exit_code(error)
 
 

@@ -28,12 +28,13 @@ from harness.attach.discovery import (
 )
 from harness.attach.ending import Ending, ending_of
 from harness.attach.entries import StepEntries, computes_gradients
-from harness.attach.guard import ScriptGuard
+from harness.attach.guard import EndingGuard, ScriptGuard
 from harness.attach.hooks import Hooks
 from harness.attach.iterators import ScriptIterator
 from harness.attach.knobs import ScriptLiveSettings
 from harness.attach.loaders import LoaderSwitch
 from harness.attach.observation import Observation
+from harness.attach.opening import ScriptRecord
 from harness.attach.passes import LoaderPass, OpenIterator
 from harness.attach.plain_observation import PlainObservation
 from harness.attach.plain_step import PlainStep
@@ -51,7 +52,6 @@ from harness.watch.boundary import StepAction
 from harness.watch.inbox import Inbox
 from harness.watch.jobs.judging import Judging
 from harness.watch.measuring import Measuring
-from harness.watch.run_row import first_row
 from harness.watch.watch import RunFiles, Watch
 
 if TYPE_CHECKING:
@@ -86,9 +86,6 @@ class Session:
         ranks of the run."""
         self._guard = guard
         guard.report = self._report
-        self._folder = folder
-        self._files = files
-        self._watching = watching
         self._searches = 0
         self._seen: list[nn.Module] = []
         self._followed: WeakSet[nn.Module] = WeakSet()
@@ -103,6 +100,7 @@ class Session:
         self._cpu = CpuDevice.open()
         self._cpu.begin_memory()
         self.inbox = Inbox() if member is None else member.inbox
+        self._record = ScriptRecord(folder, files, self.inbox, member, watching)
         self.watch: Watch | None = None
         self.remarks = Remarks(guard)
         self.plain = PlainStep(guard)
@@ -218,16 +216,23 @@ class Session:
         self._hooks.close()
         if observation is not None and failure_message is None:
             if observation.is_discovering and error is not None:
-                ScriptGuard().run(observation.training.find_models)  # Those of an optimizer's first step.
-            ScriptGuard().run(observation.finish)
+                EndingGuard().run(observation.training.find_models)  # Those of an optimizer's first step.
+            EndingGuard().run(observation.finish)
         if self.watch is None:
-            self._open_watch(self._cpu, Settings(), "{}")
-        assert self.watch is not None
+            self._record.end_unwatched(self._cpu, error, failure_message)
+        else:
+            self._end_watch(self.watch, error, failure_message)
+        # The hook of forks refers to this session for as long as the process lives.
+        self._observation = None
+        self._entries.follow(None)
+
+    def _end_watch(self, watch: Watch, error: BaseException | None, failure_message: str | None) -> None:
+        observation = self._observation
         is_stopped = observation is not None and observation.steps.boundary.outcome is not None
         has_trained = observation is not None and observation.tracker.has_trained
-        ending = ending_of(error, self.watch.context.last_step, failure_message, is_stopped, has_trained)
+        ending = ending_of(error, watch.context.last_step, failure_message, is_stopped, has_trained)
         if ending.error is None:
-            self._end_well(self.watch, ending)
+            self._end_well(watch, ending)
         stack, self._stack, failure = self._stack, ExitStack(), ending.error
         with suppress(*(() if failure is None else (type(failure),))):
             stack.__exit__(
@@ -235,9 +240,6 @@ class Session:
                 failure,
                 None if failure is None else failure.__traceback__,
             )
-        # The hook of forks refers to this session for as long as the process lives.
-        self._observation = None
-        self._entries.follow(None)
 
     def _end_well(self, watch: Watch, ending: Ending) -> None:
         if self._observation is None:
@@ -318,7 +320,8 @@ class Session:
         switches = ScriptSwitches(training, device, self._loaders)
         settings = training.settings
         recorded = json.dumps(switches.recorded(settings))
-        watch = self._open_watch(device, settings, recorded)
+        opened = self._record.open_watch(device, settings, recorded)
+        self.watch = watch = self._stack.enter_context(opened)
         context = watch.context
         context.journal.put(SettingsRow(1, 1, 0, recorded, "{}", None))
         record_size(watch.context, training)
@@ -347,23 +350,6 @@ class Session:
         self._entries.follow(observation)
         self.remarks.open(context, observation, live)
         return True
-
-    def _open_watch(self, device: Device, settings: Settings, recorded: str) -> Watch:
-        request = self._folder.request()
-        row = first_row(request.run_id, request.name, recorded, device)
-        self._watching()
-        self.watch = watch = self._stack.enter_context(
-            Watch(
-                self._files,
-                device,
-                row,
-                settings,
-                self.inbox,
-                commands=None if self._member is None else self._member.commands,
-                prints_errors=False,
-            )
-        )
-        return watch
 
     def _follow(self) -> None:
         """From now on follow the models that the script calls, instead of all modules, and those of the

@@ -39,8 +39,9 @@ class LogAppender(Closing):
         steps_written: the number of appended steps, over all files.
     """
 
-    def __init__(self, path: Path, run: RunRow) -> None:
-        """Create the log with its run row, durably.
+    def __init__(self, path: Path, run: RunRow, *, may_exist: bool = False) -> None:
+        """Create the log with its run row, durably. If it `may_exist`, a log that this run has begun before,
+        without steps, is continued.
 
         Raises HomeError when there can be no log at `path`, or the log already has a run.
         """
@@ -56,9 +57,10 @@ class LogAppender(Closing):
                 opened.callback(connection.close)
                 self._connection: sqlite3.Connection | None = connection
                 self._begin(durable=True)
-                if connection.execute("SELECT count(*) FROM run").fetchone()[0]:
+                if not connection.execute("SELECT count(*) FROM run").fetchone()[0]:
+                    connection.execute(RUN_INSERT, run)
+                elif not may_exist:
                     raise HomeError(f"{path} already contains a run; each run needs a new folder.")
-                connection.execute(RUN_INSERT, run)
                 self._commit(durable=True)
                 opened.pop_all()
         except sqlite3.Error as error:

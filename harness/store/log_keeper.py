@@ -58,9 +58,12 @@ class LogKeeper:
         locate: Callable[[], Path | None],
         report: OutageReport,
         outbox: Outbox,
+        *,
+        may_exist: bool = False,
     ) -> None:
-        """Create the log; raises HomeError if that fails. The arguments are those of `LogWriter`."""
-        self.appender = LogAppender(path, run)
+        """Create the log; raises HomeError if that fails. The arguments are those of `LogWriter`, and
+        `may_exist` that of `LogAppender`."""
+        self.appender = LogAppender(path, run, may_exist=may_exist)
         self._path = path
         self._clock_ns = clock_ns
         self._locate = locate

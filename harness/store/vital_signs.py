@@ -80,6 +80,11 @@ class VitalPage:
         self._set_text(_MESSAGE_AT, _LONGEST_MESSAGE, message)
         self._set_text(_STATE_AT, _LONGEST_STATE, state)
 
+    @property
+    def has_outcome(self) -> bool:
+        """Whether `set_outcome` has stored a state."""
+        return self._map is not None and self._map[_STATE_AT] != 0
+
     def _set_text(self, at: int, longest: int, text: str) -> None:
         if self._map is not None:
             self._map[at : at + longest] = text.encode("utf-8", "replace")[:longest].ljust(longest, b"\0")

@@ -41,10 +41,12 @@ class OutcomeRecorder:
         report: Callable[[RunState, str], None] = lambda _state, _message: None,
         *,
         prints_errors: bool = True,
+        releases_frames: bool = True,
     ) -> None:
         """`report` takes the outcome too, for a log that cannot be written. `prints_errors` is whether the
         traceback of an out-of-memory error is printed here; a script's is printed as it ends, and recorded
-        without the frames of Stepscope."""
+        without the frames of Stepscope. `releases_frames` is whether the memory that the error's frames keep
+        is released."""
         self._context = context
         self._device = context.device
         self._journal = context.journal
@@ -53,6 +55,7 @@ class OutcomeRecorder:
         self._unix_ns = unix_ns
         self._report = report
         self._prints_errors = prints_errors
+        self._releases_frames = releases_frames
         self.state: RunState | None = None
 
     def recording(self, subject: Subject | None = None) -> "OutcomeRecording":
@@ -96,7 +99,8 @@ class OutcomeRecorder:
             traceback.print_exception(error)
         outside = OomPhase.BUILD if subject is None else subject.training.oom_phase
         capture = attempt(lambda: self._reporter.capture(error, step, outside, memory, subject))
-        release_frames(error)
+        if self._releases_frames:
+            release_frames(error)
         attempt(self._device.synchronize)
         gc.collect()
         attempt(self._device.empty_cache)

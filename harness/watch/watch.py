@@ -141,7 +141,9 @@ class Watch:
                 report=alive.signs.set_outcome,
                 prints_errors=prints_errors,
             )
-            stack.enter_context(self._outcome.recording())
+            # A script goes on without a watch that could not be opened, so that this is not its end.
+            self._records_errors = prints_errors
+            stack.push(self._record_error)
             poll = commands or CommandPoll(folder, inbox)
             stack.callback(poll.close)
             stack.callback(lambda: expire(inbox, context))
@@ -154,6 +156,7 @@ class Watch:
             stack.enter_context(Sampler(jobs, context.guard, pacing.clock_s))
             stack.enter_context(watching_compiler(lambda text: context.warn("torch.compile", text)))
             self._stack = stack.pop_all()
+            self._records_errors = True
 
     @property
     def state(self) -> RunState | None:
@@ -164,6 +167,12 @@ class Watch:
     def lost_folder(self) -> str | None:
         """The message about the deleted folder of the run; None while it exists."""
         return self._inbox.lost_folder
+
+    def _record_error(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if error is not None and self._records_errors:
+            self._outcome.failed(error, None)
 
     def __enter__(self) -> Self:
         return self
