@@ -19,6 +19,7 @@ NEXT_BATCH = "The step is repeated with the next batch; the failed batch is skip
 
 _HALVE = "With oom_policy=halve the run would continue with half the batch."
 _INSTEAD = {
+    OomVerdict.SHARED_MEMORY: "A smaller batch helps: workers pass it on in less shared memory.",
     OomVerdict.HOST: "A smaller batch helps only as far as its samples fill the host's memory.",
     OomVerdict.REFUSED: "A smaller batch helps only if its smaller requests are granted: memory was free.",
     OomVerdict.LEAK: "A smaller batch would not help for long: a leak fills the freed memory.",

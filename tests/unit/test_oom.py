@@ -102,7 +102,11 @@ def test_these_are_out_of_memory(error: BaseException) -> None:
         RuntimeError("miopenStatusInternalError"),
         RuntimeError("CUDA error: HIPBLAS_STATUS_INTERNAL_ERROR when calling `hipblasCreate(handle)`"),
         RuntimeError("unable to mmap 4831838208 bytes from file </m.pt>: Permission denied (13)"),
-        RuntimeError("unable to allocate shared memory(shm) for file </torch_4411>: Success (0)"),
+        RuntimeError("unable to write to file </home/me/torch_1.bin>: No space left on device (28)"),
+        RuntimeError(
+            "unable to open shared memory object </torch_4411> in read-write mode: Too many open files (24)"
+        ),
+        RuntimeError("DataLoader worker (pid 4242) is killed by signal: Segmentation fault. "),
         *AMBIGUOUS,
     ],
 )

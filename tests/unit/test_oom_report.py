@@ -32,6 +32,9 @@ from tests.oom_factories import GIB, MIB, some_facts
 
 LEAK = LeakSign("allocated", "Allocated had grown by 1.70 MiB a step.", 1.7 * MIB, 6, 30 * GIB)
 GROUNDS: dict[OomVerdict, dict[str, Any]] = {
+    OomVerdict.SHARED_MEMORY: {
+        "error": "unable to allocate shared memory(shm) for file </torch_1>: Success (0)"
+    },
     OomVerdict.HOST: {"error": "DefaultCPUAllocator: can't allocate memory: you tried to allocate 536870912"},
     OomVerdict.REFUSED: {"device_free_bytes": 20 * GIB},
     OomVerdict.OTHER_PROCESS: {"others_bytes": 20 * GIB},

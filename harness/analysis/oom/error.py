@@ -34,6 +34,17 @@ _HOST = re.compile(
     r"DefaultCPUAllocator|Unable to allocate .+ for an array|\b_?(?:Array)?MemoryError\b|std::bad_alloc"
     r"|unable to (?:mmap|allocate shared memory)|_OUT_OF_HOST_MEMORY|_HOST_ALLOCATION_FAILED"
 )
+# Of /dev/shm. posix_fallocate returns its error and leaves errno alone, so that torch prints "Success (0)" or
+# any older code (aten/src/ATen/MapAllocator.cpp); before that call it wrote the last byte of the file.
+# shm_open and NCCL's segments (its misc/shmutils.cc) fail with ENOSPC.
+_SHARED_MEMORY = re.compile(
+    r"unable to allocate shared memory\(shm\) for file"
+    r"|unable to write to file </torch_[^>]*>(?:: No space left on device \(28\)|$|\s)"
+    r"|unable to open shared memory object <[^>]*> in \S+ mode: No space left on device \(28\)"
+    r"|Error while creating shared memory segment \S+ \(size \d+\), error: No space left on device \(28\)"
+)
+# The handler of torch/utils/data/_utils/signal_handling.py: a page of a file that found no space in /dev/shm.
+_BUS_ERROR = re.compile(r"DataLoader worker \(pid \S+ is killed by signal: Bus error")
 _GPU = re.compile(r"OutOfMemoryError|\b(?:CUDA|HIP|XPU|MPS)\b")
 _WORKER = re.compile(r"DataLoader worker (?:process|\(pid)")
 
@@ -132,9 +143,23 @@ def gpu_index(text: str) -> int | None:
 
 
 def is_of_host(text: str, *, is_worker: bool = False) -> bool:
-    """Return whether the error is about the host's memory. The text of a worker's error (`is_worker`) may be
-    cut off before its end; workers seldom use a GPU."""
-    return _HOST.search(text) is not None or (is_worker and _GPU.search(text) is None)
+    """Return whether the error is about the host's memory. The text of a worker's error (`is_worker`) may
+    name no allocator; workers seldom use a GPU."""
+    return (
+        _HOST.search(text) is not None
+        or is_of_shared_memory(text)
+        or (is_worker and _GPU.search(text) is None)
+    )
+
+
+def is_of_shared_memory(text: str) -> bool:
+    """Return whether the error is about the host's shared memory, /dev/shm."""
+    return _SHARED_MEMORY.search(text) is not None or is_bus_error(text)
+
+
+def is_bus_error(text: str) -> bool:
+    """Return whether a bus error killed a loader worker: most likely it found no space in /dev/shm."""
+    return _BUS_ERROR.search(text) is not None
 
 
 def is_from_worker(text: str) -> bool:

@@ -11,6 +11,7 @@ from harness.analysis.oom.limits import (
     hits_limit,
     host_request,
     refused_request,
+    shared_memory,
     unlisted_memory,
 )
 from harness.analysis.oom.report import (
@@ -192,6 +193,7 @@ def _first_update(facts: OomFacts) -> str | None:
 
 
 _NOT_FULL: tuple[tuple[OomVerdict, Callable[[OomFacts], str | None]], ...] = (
+    (OomVerdict.SHARED_MEMORY, shared_memory),
     (OomVerdict.HOST, host_request),
     (OomVerdict.REFUSED, refused_request),
 )

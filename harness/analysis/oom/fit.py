@@ -108,7 +108,7 @@ def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
         line is None
         or facts.batch_size is None
         or facts.asked.phase not in _IN_MODEL
-        or verdict in (OomVerdict.LEAK, OomVerdict.HOST, OomVerdict.REFUSED)
+        or verdict in (OomVerdict.LEAK, OomVerdict.SHARED_MEMORY, OomVerdict.HOST, OomVerdict.REFUSED)
         or (verdict is OomVerdict.FRAGMENTATION and on_cpu)
     ):
         return []

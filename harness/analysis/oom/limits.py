@@ -2,7 +2,7 @@
 and in use by something that no list names."""
 
 from harness import words
-from harness.analysis.oom.error import is_of_host
+from harness.analysis.oom.error import is_bus_error, is_of_host, is_of_shared_memory
 from harness.analysis.oom.report import MemoryAtFailure, OomFacts, OomPhase
 from harness.records.run import DeviceKind
 
@@ -39,6 +39,25 @@ def hits_cap(facts: OomFacts) -> bool:
 def hits_limit(facts: OomFacts) -> bool:
     """Return whether the cap or a limit of the process refused the request."""
     return facts.held.is_limited or hits_cap(facts)
+
+
+def shared_memory(facts: OomFacts) -> str | None:
+    """Return a sentence if the request was one for shared memory. The sharing strategy is no remedy: torch's
+    "file_system" has its files in /dev/shm too."""
+    if not is_of_shared_memory(facts.error):
+        return None
+    memory, verb = facts.held, "had most likely" if is_bus_error(facts.error) else "had"
+    size = "; its size is not known"
+    if memory.shared_total_bytes is not None:
+        size = (
+            f": of its {words.size(memory.shared_total_bytes)}, {words.size(memory.shared_free_bytes)} were "
+            "free when it was read after the error"
+        )
+    return (
+        f"The host's shared memory, /dev/shm, {verb} too little free space{size}. Loader workers pass their "
+        "batches on in it: use fewer workers, fewer batches ahead (prefetch_factor) or smaller batches, or "
+        "enlarge it (in a container with docker run --shm-size or --ipc=host)."
+    )
 
 
 def host_request(facts: OomFacts) -> str | None:

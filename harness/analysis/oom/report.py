@@ -31,6 +31,7 @@ class OomPhase(StrEnum):
 class OomVerdict(StrEnum):
     """The cause of an out-of-memory error, in the order in which the causes are tested."""
 
+    SHARED_MEMORY = "shared memory"
     HOST = "host memory"
     REFUSED = "refused although free"
     OTHER_PROCESS = "another process"
@@ -97,6 +98,9 @@ class MemoryAtFailure(NamedTuple):
     cap_left_bytes: int | None = None
     # On the CPU: the limit of the process, other than the cap, that left the least memory; None without one.
     process_limit: ProcessLimit | None = None
+    # Of /dev/shm, after an error about it.
+    shared_free_bytes: int | None = None
+    shared_total_bytes: int | None = None
 
     @property
     def unused_bytes(self) -> int | None:

@@ -19,6 +19,7 @@ from harness.analysis.oom.error import (
     allowed_bytes,
     is_from_worker,
     is_of_host,
+    is_of_shared_memory,
     read_error,
     tensor_bytes,
 )
@@ -31,6 +32,7 @@ from harness.analysis.oom.report import (
     OomPhase,
 )
 from harness.device.allocated import allocated_bytes
+from harness.device.host.shared_memory import read_shared_memory
 from harness.device.protocol import AllocatorReading, Device, MemoryInfo
 from harness.errors import text_of
 from harness.records.memory import MemoryCategory
@@ -57,6 +59,8 @@ _DRIVER_RESERVE_BYTES = 1 << 30
 _FILE = re.compile(r'File "([^"]+)"')
 # In the text of a worker's error (`ExceptionWrapper` in torch/_utils.py); of a chain, the last one counts.
 _TRACEBACK = "Traceback (most recent call last):"
+# Before the first of them.
+_ORIGINAL = "Original Traceback"
 _WORKER_CALL = re.compile(r'^ +File "([^"\n]+)", line (\d+), in (.+)$', re.MULTILINE)
 # File, line and function.
 _Call = tuple[str, int, str]
@@ -110,6 +114,11 @@ def capture_evidence(
     caps = [cap for cap in (cap_bytes if failed.is_own else None, allowed_bytes(text)) if cap is not None]
     is_worker = is_from_worker(own_text)
     memory_state = _memory(failed, numbers, min(caps, default=None), is_worker=is_worker)
+    if is_of_shared_memory(text):
+        shared = read_shared_memory()
+        memory_state = memory_state._replace(
+            shared_free_bytes=shared.free_bytes, shared_total_bytes=shared.total_bytes
+        )
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     lines = [number for _, number in traceback.walk_tb(error.__traceback__)]
     if is_worker:
@@ -126,7 +135,7 @@ def capture_evidence(
     categories = attempt(lambda: _categories(training, place, memory_state.allocated_bytes)) or ()
     return OomCapture(
         step=step,
-        error=text[:_ERROR_LENGTH],
+        error=clean(_without_calls(str(error)))[:_ERROR_LENGTH] or text,
         settings=settings,
         request=request,
         memory_state=memory_state,
@@ -155,6 +164,17 @@ def _worker_calls(text: str) -> list[_Call]:
         return []
     calls = _WORKER_CALL.findall(text.rpartition(_TRACEBACK)[2])
     return [(file, int(line), function) for file, line, function in reversed(calls)]
+
+
+def _without_calls(text: str) -> str:
+    """Return the text of an error; that of a worker's without its tracebacks, which are long and stand
+    before what the error says."""
+    first, separator, rest = text.partition(_ORIGINAL)
+    if not separator or not is_from_worker(text):
+        return text
+    lines = rest.rpartition(_TRACEBACK)[2].splitlines()
+    start = next((at for at, line in enumerate(lines) if line and not line.startswith(" ")), 0)
+    return f"{first} {' '.join(lines[start:])}"
 
 
 def _is_before_update(frames: Sequence[FrameType], training: Training | None) -> bool:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import torch
 
+from harness.analysis.oom.error import is_of_shared_memory
 from harness.errors import StepscopeError, text_of
 
 Result = TypeVar("Result")
@@ -37,10 +38,8 @@ _PATTERNS = (
     re.compile(r"\b(?:UR_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY\b"),
     # `gpuAssert` in triton/backends/amd/driver.c, for a long time with a misspelled "Messsage".
     re.compile(r"Triton Error \[HIP\]: +Code: \d+, Mess+age: out of memory"),
-    # ENOMEM of mmap and of posix_fallocate (aten/src/ATen/MapAllocator.cpp).
-    re.compile(
-        r"unable to (?:mmap|allocate shared memory\(shm\)).{1,400}: Cannot allocate memory \(12\)", re.DOTALL
-    ),
+    # ENOMEM of mmap (aten/src/ATen/MapAllocator.cpp).
+    re.compile(r"unable to mmap.{1,400}: Cannot allocate memory \(12\)", re.DOTALL),
     # NCCL names the code from 2.19 on.
     re.compile(r"Cuda failure (?:2 )?'out of memory'"),
     # Raised while the message of an out-of-memory error is put together, where NVML lists no processes (MIG,
@@ -78,7 +77,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     if not isinstance(error, RuntimeError):
         return False
     text = text_of(error)
-    return any(part in text for part in _TEXTS) or any(pattern.search(text) for pattern in _PATTERNS)
+    if is_of_shared_memory(text) or any(part in text for part in _TEXTS):
+        return True
+    return any(pattern.search(text) for pattern in _PATTERNS)
 
 
 def is_ambiguous(error: BaseException) -> bool:
