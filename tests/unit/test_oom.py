@@ -24,6 +24,8 @@ AMBIGUOUS = (
     RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
     RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"),
     RuntimeError("CUDA error: HIPBLAS_STATUS_NOT_INITIALIZED when calling `hipblasCreate(handle)`"),
+    # YanWenKun/ComfyUI-Docker#140: of attention, on a shape that cuDNN does not support.
+    RuntimeError("cuDNN Frontend error: [cudnn_frontend] Error: No valid execution plans built."),
     # intel/torch-xpu-ops#2445, pytorch/pytorch#190972 and Intel's answer for memory that ran out.
     RuntimeError("UR backend failed. UR backend returns:40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)"),
     RuntimeError("level_zero backend failed with error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)"),
@@ -79,6 +81,17 @@ AMBIGUOUS = (
             "unable to allocate shared memory(shm) for file </torch_4411_2_1>: Cannot allocate memory (12)"
         ),
         RuntimeError("Last error:\nCuda failure 2 'out of memory'"),
+        RuntimeError(
+            "ncclUnhandledCudaError: Call to CUDA function failed.\nFailed to CUDA calloc async 608 bytes"
+        ),
+        # The format of `cuda_error` in CCCL, with the prefixes of Thrust and CUB.
+        RuntimeError("parallel_for failed: cudaErrorMemoryAllocation: out of memory"),
+        RuntimeError("radix_sort: failed on 1st step: cudaErrorMemoryAllocation: out of memory"),
+        # The format of Transformer Engine's NVTE_CHECK_CUDA.
+        RuntimeError("/TransformerEngine/common/util/rtc.cpp:42 in function load: CUDA Error: out of memory"),
+        RuntimeError("hipErrorOutOfMemory: out of memory"),
+        # ggml-org/llama.cpp#22673; MLX words it likewise.
+        RuntimeError("Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"),
     ],
 )
 def test_these_are_out_of_memory(error: BaseException) -> None:
@@ -97,6 +110,9 @@ def test_these_are_out_of_memory(error: BaseException) -> None:
         RuntimeError('NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/PeerToPeerAccess.cpp":80'),
         RuntimeError("out of resource: shared memory, Required: 131072, Hardware limit: 101376."),
         RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+        RuntimeError(
+            "parallel_for failed: cudaErrorIllegalAddress: an illegal memory access was encountered"
+        ),
         RuntimeError("Triton Error [HIP]:  Code: 98, Messsage: invalid device function"),
         RuntimeError("level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)"),
         RuntimeError("miopenStatusInternalError"),

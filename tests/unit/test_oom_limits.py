@@ -228,6 +228,12 @@ def test_a_request_for_the_hosts_memory_says_nothing_about_the_gpus(error: str) 
     assert explain(some_facts(DeviceKind.CPU, error=error)).verdict is OomVerdict.TOO_BIG
 
 
+@pytest.mark.parametrize("code", ["cudaErrorMemoryAllocation", "hipErrorOutOfMemory"])
+def test_thrusts_bad_alloc_is_one_of_the_gpus_memory(code: str) -> None:
+    error = f"std::bad_alloc: {code}: out of memory"
+    assert explain(some_facts(error=error)).verdict is OomVerdict.TOO_BIG
+
+
 def test_a_workers_error_is_one_of_the_hosts_memory_even_if_its_text_is_cut_off() -> None:
     cut = 'Caught RuntimeError in DataLoader worker process 0. Original Traceback: File "torch/utils/da'
     assert explain(some_facts(phase=OomPhase.WORKER, error=cut)).verdict is OomVerdict.HOST

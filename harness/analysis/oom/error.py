@@ -31,7 +31,9 @@ _ALLOWED = re.compile(rf"{_SIZE} allowed;")
 _METAL_ALLOWED = re.compile(rf"max allowed: {_SIZE}")
 # Texts of allocators of the host's memory: torch's, numpy's, Python's, C++'s and those of the libraries.
 _HOST = re.compile(
-    r"DefaultCPUAllocator|Unable to allocate .+ for an array|\b_?(?:Array)?MemoryError\b|std::bad_alloc"
+    r"DefaultCPUAllocator|Unable to allocate .+ for an array|\b_?(?:Array)?MemoryError\b"
+    # Thrust's has the GPU's code behind it.
+    r"|std::bad_alloc(?!: (?:cuda|hip)Error)"
     r"|unable to (?:mmap|allocate shared memory)|_OUT_OF_HOST_MEMORY|_HOST_ALLOCATION_FAILED"
 )
 # Of /dev/shm. posix_fallocate returns its error and leaves errno alone, so that torch prints "Success (0)" or

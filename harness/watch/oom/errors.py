@@ -30,6 +30,14 @@ _TEXTS = (
     "Invalid buffer size",
     "miopenStatusAllocFailed",
     "std::bad_alloc",
+    # Thrust and CUB ("parallel_for failed: …"), as `cuda_error` in CCCL words it.
+    "cudaErrorMemoryAllocation: out of memory",
+    # NVTE_CHECK_CUDA of Transformer Engine (common/util/logging.h).
+    "CUDA Error: out of memory",
+    # The name of the code in HIP, in errors of libraries.
+    "hipErrorOutOfMemory",
+    # Metal's, of a command buffer: "Insufficient Memory (00000008:kIOGPU…)".
+    "kIOGPUCommandBufferCallbackErrorOutOfMemory",
 )
 _PATTERNS = (
     # cuDNN 9 has names such as CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED.
@@ -42,6 +50,9 @@ _PATTERNS = (
     re.compile(r"unable to mmap.{1,400}: Cannot allocate memory \(12\)", re.DOTALL),
     # NCCL names the code from 2.19 on.
     re.compile(r"Cuda failure (?:2 )?'out of memory'"),
+    # NCCL's last error after a failed cudaMalloc (`ncclCudaCalloc` in its src/include/alloc.h); it says the
+    # same on a GPU that has failed before in any way.
+    re.compile(r"Failed to CUDA calloc (?:async )?\d+ bytes"),
     # Raised while the message of an out-of-memory error is put together, where NVML lists no processes (MIG,
     # containers): `reportProcessMemoryInfo` in c10/cuda/CUDACachingAllocator.cpp, called for nothing else.
     re.compile(
@@ -55,6 +66,7 @@ _PATTERNS = (
 _AMBIGUOUS = re.compile(
     r"\b(?:GET|FIND) was unable to find an engine to execute this computation"
     r"|Unable to find a valid cuDNN algorithm"
+    r"|No valid execution plans built"  # cuDNN's frontend, of attention.
     r"|\b(?:CU|HIP)(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_NOT_INITIALIZED\b"
     r"|\b(?:UR_RESULT|PI)_ERROR_OUT_OF_RESOURCES\b"
 )
