@@ -71,7 +71,7 @@ _IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
         OperatorKind.LAYOUT,
         re.compile(
             r"(?:nc?d?hwc?|chw)\w{0,16}to\w{0,16}(?:nc?d?hw|hwc)|nhwcaddpadding|nhwc_padding|tensortransform"
-            r"|(?:^|::|generic|(?<!conv)_)transpose(?:_|kernel|$)"
+            r"|(?:^|::|generic|(?<!conv)(?<!convolution)_)transpose(?:_|kernel|$)"
         ),
     ),
     (OperatorKind.NORMALIZATION, _NORMALIZATION),
@@ -118,16 +118,23 @@ def _names(text: str) -> frozenset[str]:
 _OPERATORS: dict[OperatorKind, frozenset[str]] = {
     OperatorKind.MATMUL: _names(
         "mm bmm addmm addbmm baddbmm matmul addmv mv dot einsum linear _scaled_mm _grouped_mm _int_mm "
-        "_addmm_activation"
+        "_addmm_activation outer ger addr inner kron tensordot bilinear _trilinear"
     ),
     OperatorKind.COPY: _names(
         "copy to _to_copy clone contiguous cat stack fill zero zeros_like ones_like full_like gather index "
-        "index_put _index_put_impl repeat repeat_interleave roll flip constant_pad_nd"
+        "index_put _index_put_impl repeat repeat_interleave roll flip constant_pad_nd scatter scatter_add "
+        "scatter_reduce index_add index_copy index_fill masked_select masked_scatter slice_scatter "
+        "select_scatter as_strided_scatter slice_backward select_backward _unsafe_index tile narrow_copy "
+        "expand_copy new_zeros new_ones new_full"
     ),
     OperatorKind.ELEMENTWISE: _names(
         "add sub mul div sqrt rsqrt exp log pow neg lerp addcmul addcdiv clamp clamp_min clamp_max sum mean "
         "where abs maximum minimum eq ne lt le gt ge native_dropout norm linalg_vector_norm masked_fill var "
-        "std bernoulli normal uniform random exponential geometric cauchy log_normal"
+        "std bernoulli normal uniform random exponential geometric cauchy log_normal max min amax amin "
+        "aminmax argmax argmin prod logsumexp cumsum cumprod logcumsumexp var_mean std_mean any all rsub "
+        "square reciprocal sign log1p log2 exp2 expm1 sin cos erf floor ceil round remainder elu "
+        "elu_backward celu selu softplus softplus_backward glu glu_backward logical_and logical_or "
+        "logical_not bitwise_and bitwise_or bitwise_not isnan isinf isfinite nan_to_num tril triu"
     ),
     # Views: no data moves.
     OperatorKind.OTHER: _names("transpose permute t numpy_t swapaxes movedim"),

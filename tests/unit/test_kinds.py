@@ -11,6 +11,18 @@ from harness.records.profile import OperatorKind
 
 MATERIAL = Path(__file__).parents[1] / "material"
 
+# Transposed convolutions are no layout change (torch's native_functions.yaml and its MKLDNN library).
+TRANSPOSED = (
+    "aten::cudnn_convolution_transpose",
+    "aten::miopen_convolution_transpose",
+    "aten::_mps_convolution_transpose",
+    "aten::mps_convolution_transpose_backward",
+    "aten::conv_transpose2d",
+    "mkldnn::_convolution_transpose_pointwise",
+)
+# Activations and reductions, as sums and exponentials.
+POINTWISE = ("elu_", "elu_backward", "softplus", "glu", "max", "amax", "argmax", "logsumexp", "cumsum", "any")
+
 
 def wrong(file: str) -> dict[str, tuple[str, str]]:
     """The names of a file with another kind than the one beside them: the right kind, and the wrong one."""
@@ -78,6 +90,11 @@ def test_a_declaration_is_taken_apart_wherever_it_is_cut_off(name: str, function
         ("aten::_log_softmax", OperatorKind.ELEMENTWISE),
         ("void at::native::vectorized_elementwise_kernel<4>", OperatorKind.ELEMENTWISE),
         ("aten::copy_", OperatorKind.COPY),
+        *((name, OperatorKind.CONVOLUTION) for name in TRANSPOSED),
+        ("aten::transpose_copy", OperatorKind.LAYOUT),
+        *((f"aten::{name}", OperatorKind.MATMUL) for name in ("outer", "bilinear", "inner", "addr")),
+        *((f"aten::{name}", OperatorKind.COPY) for name in ("scatter_add_", "index_add_", "index_copy")),
+        *((f"aten::{name}", OperatorKind.ELEMENTWISE) for name in POINTWISE),
         ("Memcpy HtoD (Pinned -> Device)", OperatorKind.COPY),
         ("Optimizer.step#AdamW.step", OperatorKind.OPTIMIZER),
         ("aten::_fused_adamw_", OperatorKind.OPTIMIZER),
