@@ -1,5 +1,6 @@
 """Reports on the CPU where a limit of the process ended the run: of the shell (`ulimit`) or of the script."""
 
+import re
 from typing import Any
 
 import pytest
@@ -38,8 +39,8 @@ def test_the_limit_of_the_process_is_the_verdict_with_its_numbers() -> None:
     report = explain(some_facts(DeviceKind.CPU, **LIMITED))
     assert report.verdict is OomVerdict.PROCESS_LIMIT
     assert report.why == (
-        "The limit of the process (ulimit -d) of 600 MiB was reached: 335 MiB were allocated in the heap, "
-        "63.0 MiB outside it, on top of 200 MiB from before the run and 1.00 MiB more requested."
+        "The limit of the process (ulimit -d) of 600 MiB was reached: 335 MiB allocated, 63.0 MiB "
+        "outside the heap, 200 MiB in use before the run; 1.00 MiB more were requested."
     )
     assert report_from_json(to_json(report)) == report
 
@@ -80,7 +81,27 @@ def test_the_reserve_for_the_report_is_a_part_of_its_own() -> None:
     parts = dict(budget(facts))
     assert parts["outside the heap: Python's own pools, stacks"] == 55 * MIB
     assert parts["Stepscope's reserve for this report"] == 8 * MIB
-    assert "55.0 MiB outside it" in explain(facts).why
+    assert "55.0 MiB outside the heap" in explain(facts).why
+
+
+# Of a script that keeps copies of its weights, and of two more.
+@pytest.mark.parametrize(
+    ("limit_kib", "allocated_mib", "reserved_mib", "left_mib", "reserve_mib"),
+    [(500_000, 174, 206.4, 12.3, 8), (500_000, 180, 250, 40, 0), (614_400, 335, 336, 1, 8)],
+)
+def test_the_numbers_of_the_sentence_sum_to_the_limit(
+    limit_kib: int, allocated_mib: float, reserved_mib: float, left_mib: float, reserve_mib: int
+) -> None:
+    limit_bytes = limit_kib << 10
+    used_bytes = limit_bytes - int(left_mib * MIB)
+    limit = ProcessLimit("ulimit -d", limit_bytes, used_bytes, 200 * MIB, reserve_mib * MIB)
+    values = LIMITED | {"process_limit": limit, "allocated_bytes": int(allocated_mib * MIB)}
+    values |= {"reserved_bytes": int(reserved_mib * MIB)}
+    values |= {"error_bytes": 16 * MIB, "least_bytes": 16 * MIB, "most_bytes": 16 * MIB}
+    why = explain(some_facts(DeviceKind.CPU, **values)).why
+    [of_limit, *parts, requested] = [float(number) for number in re.findall(r"([0-9.]+) MiB", why)]
+    assert requested == 16
+    assert sum(parts) == pytest.approx(of_limit, abs=2)
 
 
 @pytest.mark.parametrize("used_mib", [100, 380, 560, 599, 700])
@@ -99,7 +120,7 @@ def test_memory_that_the_failed_step_has_released_is_named() -> None:
     facts = some_facts(DeviceKind.CPU, **values)
     parts = dict(budget(facts))
     assert parts["in use at the failure, released before this reading (at least)"] == 49 * MIB
-    assert "at least 49.0 MiB more until temporaries were released" in explain(facts).why
+    assert "at least 49.0 MiB in temporaries that were released since" in explain(facts).why
 
 
 def test_a_memory_cap_that_left_less_is_the_limit() -> None:

@@ -379,7 +379,10 @@ def test_what_lies_outside_a_capped_heap_is_said_with_what_was_allocated() -> No
         "cap_left_bytes": 0,
     }
     facts = some_facts(DeviceKind.CPU, **held, device_free_bytes=20 * GIB)
-    assert "3.00 MiB were allocated in the heap, 351 MiB outside it, and" in explain(facts).why
+    assert (
+        "3.00 MiB allocated, 1.00 MiB free in the heap in pieces, 351 MiB outside the heap; 512 MiB"
+        in explain(facts).why
+    )
 
 
 def test_under_a_cap_what_the_device_had_free_is_no_evidence() -> None:

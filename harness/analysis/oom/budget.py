@@ -8,6 +8,7 @@ the process also the memory from before it, and the machine is shared.
 from math import floor, log10
 from typing import NamedTuple
 
+from harness import words
 from harness.analysis.oom.limits import exceeds_device
 from harness.analysis.oom.report import MemoryAtFailure, OomFacts
 from harness.records.run import DeviceKind
@@ -17,6 +18,9 @@ LEAST_REST = 0.005
 # Significant digits of `harness.words.size`.
 _DIGITS = 3
 
+_HOLES = "free in the heap, in pieces between live blocks"
+_RELEASED = "in use at the failure, released before this reading (at least)"
+
 
 class BudgetPart(NamedTuple):
     """A part of the limit; negative if the parts sum to more than the limit: they were read at different
@@ -24,6 +28,17 @@ class BudgetPart(NamedTuple):
 
     name: str
     size_bytes: int
+
+    @property
+    def phrase(self) -> str:
+        """The size and the name without its explanation, for a sentence."""
+        size = words.size(self.size_bytes)
+        if self.name == _RELEASED:
+            return f"at least {size} in temporaries that were released since"
+        if self.name.endswith("(at most)"):
+            size = f"at most {size}"
+        name = "free in the heap in pieces" if self.name == _HOLES else self.name
+        return f"{size} {name.partition(':')[0].partition(' (')[0]}"
 
 
 def released_bytes(facts: OomFacts) -> int:
@@ -100,7 +115,7 @@ def _unused(memory: MemoryAtFailure, on_cpu: bool) -> list[BudgetPart]:
     if not unused:
         return []
     if on_cpu:
-        return [BudgetPart("free in the heap, in pieces between live blocks", unused)]
+        return [BudgetPart(_HOLES, unused)]
     parts = []
     for name, size in (
         ("free in private pools (CUDA graphs, MemPool)", memory.private_free_bytes),
@@ -133,7 +148,7 @@ def _outside(
             return [*parts, BudgetPart(f"free under the {limit_name}", left)], []
         return [
             *parts,
-            BudgetPart("in use at the failure, released before this reading (at least)", released),
+            BudgetPart(_RELEASED, released),
             BudgetPart(f"free under the {limit_name} at the failure (at most)", left - released),
         ], []
     parts, unknown = [], []

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from harness import words
-from harness.analysis.oom.budget import LEAST_REST, released_bytes
+from harness.analysis.oom.budget import budget
 from harness.analysis.oom.fit import counterfactuals
 from harness.analysis.oom.limits import (
     exceeds_device,
@@ -33,8 +33,9 @@ FRAGMENTED_SHARE = 0.01
 HUGE_SHARE = 0.25
 # As a share of the limit: a leak as large as a huge request is the cause, a smaller one additional evidence.
 LEAST_LEAKED_SHARE = 0.25
-# As a share of a cap on the CPU, outside the heap: a run without a leak has about 0.01.
-LEAST_OUTSIDE_SHARE = 0.1
+# As a share of a cap or a limit on the CPU: its parts are printed with three digits.
+LEAST_SHOWN = 0.002
+_UNKNOWN_REQUEST = "the size of the request is not known"
 # As a share of the limit, held by a variable.
 LEAST_VARIABLE_SHARE = 0.1
 # As a share of a cap on the CPU, in holes of the heap: more than a step's transient tensors leave between
@@ -220,46 +221,26 @@ def _too_big(facts: OomFacts) -> str:
 
 
 def _allocated_and_requested(facts: OomFacts) -> str:
-    allocated, most = facts.held.allocated_bytes, facts.asked.most_bytes
-    used = (
-        ""
-        if allocated is None
-        else f"{words.size(allocated)} were allocated{_outside(facts)}{_before(facts)}{_released(facts)}"
-    )
+    memory, most = facts.held, facts.asked.most_bytes
     requested = "" if most is None else f"{_requested_size(facts)} more requested"
+    if facts.device is DeviceKind.CPU and memory.limit_left_bytes is not None and memory.allocated_bytes:
+        end = f"{_requested_size(facts)} more were requested" if requested else _UNKNOWN_REQUEST
+        return f"{_parts(facts)}; {end}."
+    used = "" if memory.allocated_bytes is None else f"{words.size(memory.allocated_bytes)} were allocated"
     text = " and ".join(part for part in (used, requested) if part)
     if not text:
         return "allocated memory and the size of the request are not known."
-    unknown = "how much was allocated" if allocated is None else "the size of the request"
-    return f"{text}." if used and requested else f"{text}; {unknown} is not known."
+    unknown = _UNKNOWN_REQUEST if used else "how much was allocated is not known"
+    return f"{text}." if used and requested else f"{text}; {unknown}."
 
 
-def _outside(facts: OomFacts) -> str:
-    """Return a clause on the memory outside the heap, which a cap or a limit of the process on the CPU also
-    covers; empty if small."""
-    limit_bytes, outside_bytes = facts.held.run_limit_bytes, facts.held.outside_bytes
-    if facts.device is not DeviceKind.CPU or limit_bytes is None or outside_bytes is None:
-        return ""
-    is_much = outside_bytes >= LEAST_OUTSIDE_SHARE * limit_bytes
-    return f" in the heap, {words.size(outside_bytes)} outside it," if is_much else ""
-
-
-def _before(facts: OomFacts) -> str:
-    """Return a clause on the memory from before the run, which a limit of the process also covers."""
-    limit = facts.held.process_limit
-    if limit is None or not facts.held.is_limited or limit.before_bytes <= LEAST_REST * limit.limit_bytes:
-        return ""
-    return f" on top of {words.size(limit.before_bytes)} from before the run"
-
-
-def _released(facts: OomFacts) -> str:
-    """Return a clause on the memory that the failed step released before memory was read; empty if too little
-    to show in the sum."""
-    released = released_bytes(facts)
-    comma = "" if _outside(facts) and not _before(facts) else ","
-    if released <= LEAST_REST * (facts.held.limit_bytes or 0):
-        return ""
-    return f"{comma} at least {words.size(released)} more until temporaries were released,"
+def _parts(facts: OomFacts) -> str:
+    """Return the parts of a cap or a limit of the process on the CPU, which sum to it."""
+    parts = budget(facts)
+    shown = [part for part in parts if abs(part.size_bytes) >= LEAST_SHOWN * (facts.held.limit_bytes or 0)]
+    texts = [part.phrase for part in shown if part.size_bytes > 0]
+    excess = -sum(part.size_bytes for part in shown if part.size_bytes < 0)
+    return f"{', '.join(texts)}{f', {words.size(excess)} more than it' if excess else ''}"
 
 
 def _requested_size(facts: OomFacts) -> str:
