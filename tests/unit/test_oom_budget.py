@@ -39,7 +39,7 @@ def test_a_cap_on_the_cpu_is_divided_into_tensors_holes_the_rest_of_the_process_
     assert list(parts(DeviceKind.CPU, **CPU_CAP).items()) == [
         ("allocated", 390 * MIB),
         ("free in the heap, in pieces between live blocks", 9 * MIB),
-        ("outside the heap: Python's own pools, stacks", 10 * MIB),
+        ("outside the heap: Python's pools, stacks, libraries' own mappings", 10 * MIB),
         ("free under the cap", MIB),
     ]
 

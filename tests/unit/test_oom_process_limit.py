@@ -65,7 +65,7 @@ def test_the_parts_of_the_limit_name_the_memory_from_before_the_run() -> None:
     assert list(budget(facts)) == [
         ("allocated", 335 * MIB),
         ("free in the heap, in pieces between live blocks", MIB),
-        ("outside the heap: Python's own pools, stacks", 63 * MIB),
+        ("outside the heap: Python's pools, stacks, libraries' own mappings", 63 * MIB),
         ("in use before the run: Python, libraries", 200 * MIB),
         ("free under the limit", MIB),
     ]
@@ -79,7 +79,7 @@ def test_the_reserve_for_the_report_is_a_part_of_its_own() -> None:
     values = LIMITED | {"process_limit": LIMIT._replace(reserve_bytes=8 * MIB)}
     facts = some_facts(DeviceKind.CPU, **values)
     parts = dict(budget(facts))
-    assert parts["outside the heap: Python's own pools, stacks"] == 55 * MIB
+    assert parts["outside the heap: Python's pools, stacks, libraries' own mappings"] == 55 * MIB
     assert parts["Stepscope's reserve for this report"] == 8 * MIB
     assert "55.0 MiB outside the heap" in explain(facts).why
 

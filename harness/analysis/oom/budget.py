@@ -167,7 +167,8 @@ def _outside(
 def _covered(memory: MemoryAtFailure, outside: int) -> list[BudgetPart]:
     """Return the parts of `outside`, the memory outside the run's heap that a cap or a limit of the process
     covers on the CPU."""
-    name = "outside the heap: Python's own pools, stacks"
+    # Its parts are not measured. Of a script with an LSTM it grew while Python's count of blocks stood still.
+    name = "outside the heap: Python's pools, stacks, libraries' own mappings"
     if outside < 0:
         covered = "the cap does not count" if memory.is_capped else "is part of the limit"
         return [BudgetPart(f"excess: in memory that was free before the run, which {covered}", outside)]

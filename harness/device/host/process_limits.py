@@ -15,7 +15,8 @@ from harness.records.memory import ProcessLimit
 class ProcessSizes(NamedTuple):
     """Sizes of this process that the limits cover, in bytes; None where /proc/self/status is missing."""
 
-    # Private writable memory: the heap, Python's own pools and stacks. RLIMIT_DATA covers it.
+    # Private writable memory: the heap, Python's pools, stacks, libraries' own mappings. RLIMIT_DATA covers
+    # it.
     data_bytes: int | None
     # The whole address space, libraries and mapped files included. RLIMIT_AS covers it.
     address_space_bytes: int | None
