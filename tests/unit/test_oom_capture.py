@@ -221,13 +221,34 @@ class LimitedDevice(FakeDevice):
         return super().read_allocator()._replace(process_limit=ProcessLimit("ulimit -d", 600, 590, 200))
 
 
-def test_the_limit_of_the_process_is_none_of_a_loaders_worker(workload: Workload) -> None:
+def test_a_loaders_worker_fills_the_limit_with_memory_of_its_own(workload: Workload) -> None:
     text = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 51200 bytes."
     device = LimitedDevice(FAKE_FACTS)
     limit = captured(workload, raising(RuntimeError(text)), device=device).memory_state.process_limit
     assert limit == ProcessLimit("ulimit -d", 600, 590, 200)
-    text = f"Caught RuntimeError in DataLoader worker process 0.\n{text}"
-    assert captured(workload, raising(RuntimeError(text)), device=device).memory_state.process_limit is None
+
+    def limit_of_worker(text: str, cap_bytes: int | None = None) -> ProcessLimit | None:
+        error = RuntimeError(f"Caught RuntimeError in DataLoader worker process 0.\n{text}")
+        capture = captured(workload, raising(error), device=device, cap_bytes=cap_bytes)
+        return capture.memory_state.process_limit
+
+    assert limit_of_worker(text) == ProcessLimit("ulimit -d", 600, 600, 0)
+    # The machine, the cap or /dev/shm may have refused these.
+    assert limit_of_worker(text.replace("51200", str(1 << 50))) is None
+    assert limit_of_worker(text, cap_bytes=1 << 30) is None
+    assert limit_of_worker("unable to allocate shared memory(shm) for file </torch_1>: Success (0)") is None
+
+
+def test_what_a_workers_error_says_is_not_cut_off(workload: Workload) -> None:
+    frames = "".join(f'  File "torch/utils/data/{n}.py", line {n}, in fetch\n    code()\n' for n in range(90))
+    error = RuntimeError(
+        "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+        f"{frames}RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.\n"
+    )
+    assert captured(workload, raising(error)).error == (
+        "Caught RuntimeError in DataLoader worker process 0. RuntimeError: DefaultCPUAllocator: can't "
+        "allocate memory: you tried to allocate 8 bytes."
+    )
 
 
 def test_holders_are_told_in_all_and_by_module(workload: Workload) -> None:

@@ -8,7 +8,7 @@ import pytest
 from harness.analysis.oom.budget import budget
 from harness.analysis.oom.explain import explain
 from harness.analysis.oom.fit import fit
-from harness.analysis.oom.report import BatchPeak, LeakSign, OomVerdict, report_from_json, to_json
+from harness.analysis.oom.report import BatchPeak, LeakSign, OomPhase, OomVerdict, report_from_json, to_json
 from harness.analysis.oom.text import render
 from harness.records.memory import ProcessLimit
 from harness.records.run import DeviceKind
@@ -82,6 +82,19 @@ def test_the_reserve_for_the_report_is_a_part_of_its_own() -> None:
     assert parts["outside the heap: Python's pools, stacks, libraries' own mappings"] == 55 * MIB
     assert parts["Stepscope's reserve for this report"] == 8 * MIB
     assert "55.0 MiB outside the heap" in explain(facts).why
+
+
+def test_a_loaders_worker_fills_the_limit_by_itself() -> None:
+    unknown = dict.fromkeys(("allocated_bytes", "reserved_bytes", "free_bytes"))
+    limit = ProcessLimit("ulimit -d", 600 * MIB, 600 * MIB, 0)
+    values = LIMITED | unknown | {"process_limit": limit, "phase": OomPhase.WORKER}
+    report = explain(some_facts(DeviceKind.CPU, **values))
+    assert report.verdict is OomVerdict.PROCESS_LIMIT
+    assert report.why == (
+        "A loader worker reached the limit of the process (ulimit -d) of 600 MiB, which it inherits and "
+        "which counts its own memory: 1.00 MiB more requested; how much was allocated is not known."
+    )
+    assert list(budget(report.facts)) == [("not known: the worker's own memory", 600 * MIB)]
 
 
 # Of a script that keeps copies of its weights, and of two more.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from harness import words
 from harness.analysis.oom.limits import exceeds_device
-from harness.analysis.oom.report import MemoryAtFailure, OomFacts
+from harness.analysis.oom.report import MemoryAtFailure, OomFacts, OomPhase
 from harness.records.run import DeviceKind
 
 # As a share of the limit: sizes are printed with three digits, so a smaller rest is invisible in their sum.
@@ -74,6 +74,8 @@ def budget(facts: OomFacts) -> tuple[BudgetPart, ...]:
     limit_bytes = memory.limit_bytes
     if limit_bytes is None:
         return ()
+    if memory.is_limited and facts.asked.phase is OomPhase.WORKER:
+        return (BudgetPart("not known: the worker's own memory", limit_bytes),)
     on_cpu = device is DeviceKind.CPU
     parts, unknown = [BudgetPart("allocated", memory.allocated_bytes or 0)], []
     if memory.allocated_bytes is None:

@@ -148,6 +148,11 @@ def _process_limit(facts: OomFacts) -> str | None:
     if not facts.held.is_limited:
         return None
     limit = _limit(facts)
+    if facts.asked.phase is OomPhase.WORKER:
+        return (
+            f"A loader worker reached {limit}, which it inherits and which counts its own memory: "
+            f"{_allocated_and_requested(facts)}"
+        )
     return f"{limit[0].upper()}{limit[1:]} was reached: {_allocated_and_requested(facts)}"
 
 

@@ -35,7 +35,7 @@ from harness.device.allocated import allocated_bytes
 from harness.device.host.shared_memory import read_shared_memory
 from harness.device.protocol import AllocatorReading, Device, MemoryInfo
 from harness.errors import text_of
-from harness.records.memory import MemoryCategory
+from harness.records.memory import MemoryCategory, ProcessLimit
 from harness.records.run import DeviceKind, MemoryReading
 from harness.tracking.frames import is_own, is_torch, shorten
 from harness.tracking.owners import owned_tensors, storage_bytes
@@ -113,8 +113,10 @@ def capture_evidence(
     numbers = read_error(text, None if failed.memory is None else failed.memory.reserved_bytes)
     caps = [cap for cap in (cap_bytes if failed.is_own else None, allowed_bytes(text)) if cap is not None]
     is_worker = is_from_worker(own_text)
-    memory_state = _memory(failed, numbers, min(caps, default=None), is_worker=is_worker)
-    if is_of_shared_memory(text):
+    is_shared = is_of_shared_memory(text)
+    cap_bytes = min(caps, default=None)
+    memory_state = _memory(failed, numbers, cap_bytes, is_worker=is_worker, is_shared=is_shared)
+    if is_shared:
         shared = read_shared_memory()
         memory_state = memory_state._replace(
             shared_free_bytes=shared.free_bytes, shared_total_bytes=shared.total_bytes
@@ -261,13 +263,21 @@ def _memory(
     cap_bytes: int | None,
     *,
     is_worker: bool,
+    is_shared: bool,
 ) -> MemoryAtFailure:
     device, memory = failed.device, failed.memory
     is_cpu = device is not None and device.facts.kind is DeviceKind.CPU
     allocator = (None if device is None else attempt(device.read_allocator)) or AllocatorReading.unknown()
+    process_limit = allocator.process_limit
     info = (None if device is None else attempt(device.read_memory_info)) or MemoryInfo(None, None)
     total = numbers.total_bytes or info.total_bytes
     free = info.free_bytes if numbers.free_bytes is None else numbers.free_bytes
+    if is_worker and process_limit is not None:
+        # Shared memory is not covered by it.
+        requested = numbers.requested_bytes
+        process_limit = None if is_shared else _limit_of_worker(process_limit, requested, free, cap_bytes)
+        if process_limit is not None:  # The readings are those of another process than the worker.
+            allocator = AllocatorReading.unknown()
     process = attempt(device.rss_bytes) if device is not None and is_cpu else numbers.process_bytes
     others = numbers.others_bytes
     if others is None and total is not None and free is not None and process is not None:
@@ -293,9 +303,18 @@ def _memory(
         others_bytes=others,
         cap_bytes=cap_bytes,
         cap_left_bytes=allocator.cap_left_bytes,
-        # A worker of the loader has the same limits, and memory of its own.
-        process_limit=None if is_worker else allocator.process_limit,
+        process_limit=process_limit,
     )
+
+
+def _limit_of_worker(
+    limit: ProcessLimit, requested_bytes: int | None, free_bytes: int | None, cap_bytes: int | None
+) -> ProcessLimit | None:
+    """Return the limit that a loader's worker has inherited, and filled with memory of its own: nothing else
+    refuses a request while the machine has memory. None if the machine may have refused it, or a cap."""
+    if cap_bytes is not None or free_bytes is None or (requested_bytes or 0) >= free_bytes:
+        return None
+    return ProcessLimit(limit.option, limit.limit_bytes, limit.limit_bytes, 0)
 
 
 def _variables(
