@@ -3,6 +3,7 @@
 from harness import words
 from harness.analysis.oom.error import read_error
 from harness.attach.plain_observation import PlainObservation
+from harness.errors import text_of
 from harness.watch.oom.errors import is_out_of_memory
 
 
@@ -25,7 +26,7 @@ class CaughtMemoryErrors:
         """The pass `pass_name`, "forward" or "backward", raised `error`, which the script may catch."""
         if not self.is_waiting and is_out_of_memory(error):
             self.is_waiting, self._pass_name = True, pass_name
-            self._requested_bytes = read_error(str(error)).requested_bytes
+            self._requested_bytes = read_error(text_of(error)).requested_bytes
 
     def went_on(self, observation: PlainObservation) -> None:
         """The script calls a model again. The peak of the step is that of the attempt that succeeds."""

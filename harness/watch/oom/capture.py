@@ -137,7 +137,7 @@ def capture_evidence(
     categories = attempt(lambda: _categories(training, place, memory_state.allocated_bytes)) or ()
     return OomCapture(
         step=step,
-        error=clean(_without_calls(str(error)))[:_ERROR_LENGTH] or text,
+        error=clean(_without_calls(own_text))[:_ERROR_LENGTH] or text,
         settings=settings,
         request=request,
         memory_state=memory_state,
