@@ -250,12 +250,12 @@ def fit_sentence(prediction: Prediction, settings: Settings, target: Target) -> 
         case True:
             return f"It fits: {needed} needed, {words.size(free_bytes)} available of {limit_words}."
         case False:
-            if is_cap_too_small(prediction, settings, target):
+            smallest = smallest_cap_bytes(prediction, settings, target)
+            if smallest is not None and limit < smallest:
                 return (
-                    f"It does not fit: {limit_words} leaves "
-                    f"{words.size(max(0, limit - prediction.static_bytes))} beyond the baseline of "
-                    f"{words.size(prediction.static_bytes)} between steps, and a cap on the CPU must leave "
-                    f"{words.size(CPU_HEADROOM_BYTES)}. The steps need {needed}."
+                    f"It does not fit: {limit_words} is {words.size(smallest - limit)} too small, since a "
+                    f"cap on the CPU must leave {words.size(CPU_HEADROOM_BYTES)} beyond the baseline of "
+                    f"{words.size(prediction.static_bytes)} between steps. The steps need {needed}."
                 )
             over = words.size(prediction.needed_bytes - free_bytes)
             return f"It does not fit: {needed} needed, {over} more than available of {limit_words}."

@@ -152,8 +152,8 @@ def test_a_cap_on_the_cpu_must_leave_headroom_beyond_the_baseline() -> None:
     too_small = settings(memory_cap_gib=(smallest - MIB) / GIB)
     assert fits(prediction, too_small, target) is False
     assert fit_sentence(prediction, too_small, target) == (
-        "It does not fit: the memory cap of 135 MiB leaves 127 MiB beyond the baseline of 8.00 MiB between "
-        "steps, and a cap on the CPU must leave 128 MiB. The steps need 32.0 MiB."
+        "It does not fit: the memory cap of 135 MiB is 1.00 MiB too small, since a cap on the CPU must leave "
+        "128 MiB beyond the baseline of 8.00 MiB between steps. The steps need 32.0 MiB."
     )
     assert fits(prediction, too_small, target._replace(kind=DeviceKind.CUDA)) is True
     assert fits(prediction, settings(), a_target(64 * MIB)) is True
