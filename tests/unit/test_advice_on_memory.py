@@ -69,13 +69,13 @@ def test_a_script_with_unknown_workers_gets_no_line_for_more_of_them_while_they_
     assert (advice.code, "Use more loader workers" in advice.by_hand) == ("", False)
 
 
-def test_more_workers_are_no_gain_on_processors_that_other_programs_use() -> None:
+def test_the_gain_of_more_workers_is_unknown_while_other_programs_have_the_processors() -> None:
     run = run_evidence(some_steps(200, wait=10.0), CPU, {"amp": "off"})
-    busy = run._replace(host_samples=host_samples(98.0, 60.0), torch_threads=1)
-    advice = advice_on(busy)
-    assert (advice["input-bound"].change, advice["input-bound"].gain.share) == ({}, None)
-    assert advice["input-bound"].title == "Shorten the wait for the loader"
-    assert "they would wait for a core" in advice["input-bound"].by_hand
+    assert advice_on(run)["input-bound"].gain.share == pytest.approx(0.5)
+    advice = advice_on(run._replace(host_samples=host_samples(98.0, 60.0), torch_threads=1))
+    assert (advice["input-bound"].change, advice["input-bound"].gain.share) == ({"num_workers": 1}, None)
+    assert "times as fast" not in advice["input-bound"].gain.sentence
+    assert "workers that compute wait for a core" in advice["input-bound"].by_hand
     assert "busy-host" in advice
 
 

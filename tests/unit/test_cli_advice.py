@@ -78,7 +78,8 @@ def test_a_real_run_with_a_slow_loader_is_advised_steered_and_compared() -> None
         details = dict(message["details"])
         wait_share = float(details["data wait"].split()[0])
         assert wait_share >= 20
-        assert 0 < message["gain"]["share"] <= wait_share / 100 + 0.01
+        share = message["gain"]["share"]  # None while other programs use the processors.
+        assert share is None or 0 < share <= wait_share / 100 + 0.01
         assert 50 <= float(details["data wait, p50 / p95"].split()[0]) < 100
         assert message["change"]["num_workers"] >= 1
         assert (

@@ -21,6 +21,8 @@ BURST_RATIO = 0.1
 MAX_PREFETCH = 16
 # The workers to begin with in a script with an unknown number of them.
 _FIRST_WORKERS = 4
+# Where other programs have the processors.
+_UNKNOWN_GAIN = Gain(None, "a shorter wait; the time saved cannot be estimated")
 _WITH_WORKERS = "Shorten the wait for the loader"
 # From this share of the issue time a fused optimizer is proposed first; it can save at most that share.
 OPTIMIZER_ISSUE_SHARE = 0.2
@@ -30,7 +32,7 @@ def find_input_bound(run: RunEvidence) -> Diagnosis | None:
     """Input-bound by the thresholds of `harness.analysis.timing.verdict`: at least 20 % of the loop is data
     wait and, on a GPU, the device is idle between steps for at least 10 % of the time. The time saved is at
     most the data wait, and on a GPU at most that idle time. No workers are added while those of the run leak
-    memory, or while other programs use the processors of a run on the CPU (rule `busy-host`).
+    memory. While other programs use the processors of a run on the CPU (rule `busy-host`), no gain is stated.
     """
     cpu, device = run.timing.cpu, run.timing.device
     if run.bound is not Bound.INPUT or cpu is None or run.value("data") == "synthetic":
@@ -52,12 +54,14 @@ def find_input_bound(run: RunEvidence) -> Diagnosis | None:
     if device is not None:
         details.append(("device idle between steps", f"at least {pct(device.share(StepPart.GAP))}"))
     is_busy, leak = find_busy_host(run) is not None, run.workers_leak
-    can_add = leak is None and not is_busy
+    can_add = leak is None
     options = [] if workers is None else _loader_options(run, wait, step.mean, saved)
+    if is_busy:
+        options = [option._replace(gain=_UNKNOWN_GAIN) for option in options]
     if leak is not None:
         details.append(("growth of the workers' memory", f"{words.size(leak.bytes_per_step)} per step"))
     return Diagnosis(
-        Gain(None, "a shorter wait; the time saved cannot be estimated") if is_busy else at_most(saved),
+        _UNKNOWN_GAIN if is_busy else at_most(saved),
         f"{pct(share)} of the time is spent waiting for the loader, on average {words.duration(wait.mean)} "
         f"of a {words.duration(step.mean)} step"
         + ("." if workers is None else f", with {words.plural(workers, 'loader worker')}."),
@@ -81,7 +85,7 @@ def find_input_bound(run: RunEvidence) -> Diagnosis | None:
 
 
 def _before_workers(leak: LeakRow | None, is_busy: bool) -> str:
-    """Return why workers are not to be added now, in sentences with a space after each."""
+    """Return what to know before workers are added, in sentences with a space after each."""
     text = ""
     if leak is not None:
         text += (
@@ -90,7 +94,10 @@ def _before_workers(leak: LeakRow | None, is_busy: bool) -> str:
             "further one would keep samples too. First find what the data set keeps. "
         )
     if is_busy:
-        text += "Do not add workers while other programs use the processors: they would wait for a core. "
+        text += (
+            "While other programs use the processors, workers that compute wait for a core and bring little; "
+            "those that wait for a disk or the network still help. "
+        )
     return text
 
 
