@@ -71,7 +71,7 @@ def ending_of(
         return Ending(None, RunState.FINISHED, f"The script ended. It was not followed to its end: {failure}")
     if steps:
         return Ending(None, RunState.FINISHED, f"The script ended after {words.plural(steps, 'step')}.")
-    if not _PROCESS_MODULES.isdisjoint(sys.modules):
+    if not (has_trained or _PROCESS_MODULES.isdisjoint(sys.modules)):
         message = "The script ended without a step of its own; processes that it starts are not followed."
         return Ending(None, RunState.FINISHED, message)
     missing = "no optimizer stepped, and backward() was not called"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.errors import LogError, SettingError
+from harness.errors import LogError, LogMissingError, SettingError
 from harness.records.run import CommandKind
 from harness.records.script import DeclaredSetting, SettingValue
 from harness.settings.spec import SPECS, parse, spec_of
@@ -61,10 +61,13 @@ def checked_changes(
 
 
 def declared_settings(folder: RunFolder) -> list[DeclaredSetting]:
-    """Return the settings that the script of a run declares. Raises LogError if its log cannot be read."""
+    """Return the settings that the script of a run declares; none as long as it has no log. Raises LogError
+    if that cannot be read."""
     try:
         with LogReader(folder.log) as log:
             return log.script.declared_settings()
+    except LogMissingError:
+        return []
     except LogError as error:
         raise LogError(f"The settings that the script declares cannot be read: {error}") from error
 
