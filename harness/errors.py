@@ -32,7 +32,7 @@ INTERRUPTED_CODE = 130
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an error, as `str` does; also of one of a script whose `__str__` fails."""
+    """Return the text of an error, as `str` does; also of an error of a script that has none to give."""
     return str(TracebackException(type(error), error, None))
 
 

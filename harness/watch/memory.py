@@ -34,8 +34,8 @@ class MemoryWatch:
     `shared_ns` has, and half as many where the memory does not rise. If readings take more than `MOST_SHARE`
     of the time, fewer steps of any length are read. A reading applies to later steps for
     `MAX_SHARED_READING_NS`; after that they have the process's RSS alone. A peak tracked by the device's
-    allocator is that since the previous reading. Where the ends of phases measure the peak, only steps from
-    whose beginning on that was intended are read: the peak of others would be the level at their end.
+    allocator is that since the previous reading. Where the ends of phases measure the peak, a step is read
+    only if that was intended from its beginning: otherwise its peak would be the level at its end.
 
     Attributes:
         columns: the newest reading; without the allocator's once they are too old.

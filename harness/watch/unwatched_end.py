@@ -1,4 +1,4 @@
-"""The end of a run whose training was never watched: its outcome, the report on an out-of-memory error, and
+"""The end of a run that was never watched: its outcome, the report on an out-of-memory error, and
 the answers to commands.
 
 Memory may have run out, so nothing here starts a thread: a stack takes 8 MiB under a limit of the process.
