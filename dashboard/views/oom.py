@@ -44,10 +44,10 @@ _HOLDER_COLUMNS = {
 def reports(entries: Sequence[OomEntry], run: str) -> None:
     """Draw every report, the newest first and expanded."""
     for at, entry in enumerate(reversed(entries)):
-        step = words.count(entry.row.step)
-        with st.expander(
-            f"Why memory ran out in step {step}", icon=":material/memory:", expanded=at == 0, key=f"oom_{at}"
-        ):
+        step = entry.row.step
+        when = f"in step {words.count(step)}" if step else "before the first step"
+        label = f"Why memory ran out {when}"
+        with st.expander(label, icon=":material/memory:", expanded=at == 0, key=f"oom_{at}"):
             if entry.report is None:
                 st.caption("This report was written by another version of Stepscope and cannot be read here.")
                 st.text(entry.row.outcome)

@@ -52,6 +52,11 @@ def test_without_a_limit_a_leak_states_no_time() -> None:
     assert alert.label == "leak 1.50 MiB/step"
 
 
+def test_memory_that_ran_out_before_the_first_step_did_so_at_no_step() -> None:
+    (alert,) = alerts(None, [], [an_oom(Severity.ERROR, 0)], [])
+    assert alert.label == "out of memory before the first step"
+
+
 def test_nothing_is_projected_of_a_run_that_is_over() -> None:
     verdict = a_verdict(LeakSeries.ALLOCATED, LeakVerdict.LEAK, left=50)
     (alert,) = alerts(None, [verdict], [], [a_step(1)], is_over=True)

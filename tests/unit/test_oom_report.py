@@ -403,3 +403,7 @@ def test_a_variable_that_holds_a_tenth_of_the_limit_is_evidence(held_bytes: int,
         held_bytes / MIB,
     )
     assert second.what == "model.py:3 forward"
+
+
+def test_a_report_on_what_failed_before_the_first_step_names_no_step() -> None:
+    assert explain(some_facts(step=0)).headline == "Out of memory before the first step"

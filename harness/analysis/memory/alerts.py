@@ -53,7 +53,8 @@ def _out_of_memory(events: Iterable[EventRow]) -> list[Alert]:
     last = failed[-1]
     is_final = last.severity == Severity.ERROR
     times = f" ×{len(failed)}" if len(failed) > 1 else ""
-    label = f"out of memory{times} at step {words.count(last.step)}"
+    when = f"at step {words.count(last.step)}" if last.step else "before the first step"
+    label = f"out of memory{times} {when}"
     return [Alert(Urgency.BAD if is_final else Urgency.WARNING, label, last.message)]
 
 

@@ -318,7 +318,7 @@ class OomReport(NamedTuple):
     @property
     def headline(self) -> str:
         """A heading with the step: "Out of memory in step 1,204"."""
-        if self.facts.asked.phase is OomPhase.BUILD:
+        if self.facts.asked.phase is OomPhase.BUILD or not self.facts.step:
             return "Out of memory before the first step"
         return f"Out of memory in step {self.facts.step:,}"
 
