@@ -1,7 +1,5 @@
 """The optimizer steps that make one training step, where a script has several optimizers."""
 
-from collections.abc import Iterable
-
 # Steps in a row with which one that was ignored comes back.
 _TURN = 3
 
@@ -9,10 +7,9 @@ _TURN = 3
 class UpdateCycle:
     """Learns which optimizers step in each iteration; the last of them ends the training step.
 
-    Keys identify optimizers. In the first iteration, if it has a batch, all that exist are expected to step.
-    An optimizer that steps a second time while others of the cycle are missing, or a new batch in that
-    situation, removes those: they do not step in every iteration. Where one of those alone steps with a
-    batch, as two that take turns, the next batch ends the training step.
+    Keys identify optimizers. An optimizer that steps a second time while others of the cycle are missing, or
+    a new batch in that situation, removes those: they do not step in every iteration. Where one of those
+    alone steps with a batch, as two that take turns, the next batch ends the training step.
 
     One that is new after the end of an iteration is a candidate: it joins if it steps again after the next
     iteration, is ignored if two pass without it, as the delayed policy of TD3, and replaces the others if it
@@ -42,11 +39,8 @@ class UpdateCycle:
         # Whether an iteration has ended since a candidate stepped.
         self._candidates: dict[int, bool] = {}
 
-    def updated(self, key: int, expected: Iterable[int] = ()) -> bool:
-        """Take notice of a step of an optimizer; return whether it ends the training step. `expected` are
-        those that exist, where it may be the first step of all and a batch was loaded for it."""
-        if not self.members:
-            self.members.update(expected)
+    def updated(self, key: int) -> bool:
+        """Take notice of a step of an optimizer; return whether it ends the training step."""
         if key in self._occasional:
             self._since_member[key] = self._since_member.get(key, 0) + 1
             if self._since_member[key] == _TURN:

@@ -254,8 +254,7 @@ class Observation:
         if key == cycle.only:
             is_last, cycle.has_batch = True, False
         else:
-            expected = self.training.references if cycle.has_batch or self.sizes.early else ()
-            is_last = cycle.updated(key, expected)
+            is_last = cycle.updated(key)
         self.tracker.update_ended(is_last=is_last)
         if self.tracker.is_in_backward or self.calls.updating_thread == get_ident():
             # By a hook of a parameter, where starting torch's profiler would end the process, or wrapped.
