@@ -67,6 +67,8 @@ class ProcessEnd:
         if self._main is None or _has_returned(self._main):
             return None
         error, call = _last_error(), _EXITS.call
+        if call is not None and not call.has_ended(self._main):
+            call = None
         if error is not None and error is not (self._earlier_error if call is None else call.earlier_error):
             return error
         return UnknownExit() if call is None else SystemExit(call.status)
@@ -77,6 +79,13 @@ class ExitCall(NamedTuple):
 
     status: object
     earlier_error: BaseException | None
+    # In the main module, which was executing it.
+    instruction: int | None
+
+    def has_ended(self, main: FrameType) -> bool:
+        """Return whether the main module has ended by this call: unlike one that was caught before, it has
+        left the module where it was called, or by a `finally` or `with` there."""
+        return main.f_lasti == self.instruction or _name_of_last(main) == "RERAISE"
 
 
 class ExitCalls:
@@ -105,7 +114,8 @@ class ExitCalls:
         @functools.wraps(leave)
         def record(status: object = None, /) -> NoReturn:
             if threading.current_thread() is threading.main_thread():
-                self.call = ExitCall(status, _last_error())
+                main = _main_frame()
+                self.call = ExitCall(status, _last_error(), None if main is None else main.f_lasti)
             leave(status)
 
         return record
@@ -139,7 +149,12 @@ def _main_frame() -> FrameType | None:
 
 def _has_returned(frame: FrameType) -> bool:
     """Return whether a frame that has ended did so without an error."""
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN_")
+    return _name_of_last(frame).startswith("RETURN_")
+
+
+def _name_of_last(frame: FrameType) -> str:
+    """Return the name of the last instruction that a frame has executed."""
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]]
 
 
 def _last_error() -> BaseException | None:

@@ -23,7 +23,7 @@ class CaughtMemoryErrors:
         self._recorded: set[str] = set()
 
     def failed(self, error: BaseException, pass_name: str) -> None:
-        """The pass `pass_name`, "forward" or "backward", raised `error`, which the script may catch."""
+        """The pass `pass_name`, such as "forward pass", raised `error`, which the script may catch."""
         if not self.is_waiting and is_out_of_memory(error):
             self.is_waiting, self._pass_name = True, pass_name
             self._requested_bytes = read_error(text_of(error)).requested_bytes
@@ -38,8 +38,9 @@ class CaughtMemoryErrors:
         requested = self._requested_bytes
         size = "" if requested is None else f" The request was for {words.size(requested)}."
         step = words.count(observation.under_way.number)
+        where = "at" if self._pass_name == "evaluation" else "of"
         observation.warn(
             "out of memory, caught",
-            f"Memory ran out in the {self._pass_name} pass of step {step}; the script caught the error and "
-            f"went on.{size} Later ones in this pass are not recorded.",
+            f"Memory ran out in the {self._pass_name} {where} step {step}; the script caught the error and "
+            f"went on.{size} Later ones of this kind are not recorded.",
         )

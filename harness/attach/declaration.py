@@ -64,7 +64,9 @@ def _kind_of(
 def _checked_bounds(name: str, bounds: Any) -> Bounds:
     """Return the bounds as numbers of Python."""
     try:
-        low, high = map(_bound, bounds)
+        low, high = bounds
+        low = None if low == -math.inf else _bound(low)
+        high = None if high == math.inf else _bound(high)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(
             f"{name} cannot have the bounds {_shown(bounds)}; give two finite numbers, or None for no bound, "

@@ -164,7 +164,7 @@ class StepEntries:
                 else:  # As nearly always, and without further tuples and frames of C.
                     output = original(model, inputs[0])
             except (RuntimeError, MemoryError) as error:
-                guard.run(self._caught.failed, error, "forward")
+                guard.run(self._caught.failed, error, "forward pass")
                 raise
             if len(times_ns) == CALLED:
                 times_ns.append(plain.now())
@@ -199,7 +199,8 @@ class StepEntries:
                 finally:
                     autocast.is_calling = False
         except (RuntimeError, MemoryError) as error:
-            guard.run(self._caught.failed, error, "forward")
+            is_training = model.training and _is_grad_enabled()
+            guard.run(self._caught.failed, error, "forward pass" if is_training else "evaluation")
             raise
         self._returned()
         return output
@@ -273,7 +274,7 @@ class StepEntries:
         return None
 
     def _gradients_failed(self, error: BaseException) -> None:
-        self.guard.run(self._caught.failed, error, "backward")
+        self.guard.run(self._caught.failed, error, "backward pass")
         if (observation := self.observation) is not None:
             self.guard.run(observation.backward_failed)
 

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from weakref import ReferenceType, ref
 
 from harness.errors import StepscopeError
 
@@ -22,13 +23,14 @@ class ScriptGuard:
         thread: the identifier of the thread that is followed; None: any, before training has begun.
     """
 
-    __slots__ = ("_claiming", "_suspended", "is_on", "message", "report", "thread")
+    __slots__ = ("_claimed_by", "_claiming", "_suspended", "is_on", "message", "report", "thread")
 
     def __init__(self) -> None:
         self.is_on = True
         self.message: str | None = None
         self.thread: int | None = None
         self._claiming = threading.Lock()
+        self._claimed_by: ReferenceType[threading.Thread] | None = None
         # The thread of `suspend`, and what `thread` was before.
         self._suspended: tuple[int, int | None] | None = None
         # Called with the error, which it reports in the log.
@@ -43,8 +45,14 @@ class ScriptGuard:
         with self._claiming:
             if self.follows():
                 self.thread = threading.get_ident()
+                self._claimed_by = ref(threading.current_thread())
                 return True
             return False
+
+    def is_claimed_by(self, thread: threading.Thread | None) -> bool:
+        """Return whether `thread` is the followed one, and not another one that has its identifier since it
+        has ended."""
+        return thread is not None and self._claimed_by is not None and self._claimed_by() is thread
 
     def suspend(self) -> None:
         """Follow no thread until `resume`; called on the followed one."""

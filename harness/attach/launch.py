@@ -151,9 +151,9 @@ class Attachment:
         """The id of the run."""
         return self._folder.run_id
 
-    def trains_here(self) -> bool:
-        """Return whether the calling thread is the one that trains."""
-        return self._guard.thread == threading.get_ident()
+    def trains_in(self, thread: threading.Thread | None) -> bool:
+        """Return whether `thread` is the one that trains."""
+        return self._guard.is_claimed_by(thread)
 
     def end(self, error: BaseException | None) -> None:
         """Record the end of the script, also of one that has not imported torch."""
@@ -240,10 +240,10 @@ def reporting_threads(end: Callable[[BaseException], None]) -> Iterator[None]:
     print_error = threading.excepthook
 
     def hook(arguments: threading.ExceptHookArgs) -> None:
-        error = arguments.exc_value
-        attachment = active()
+        error, attachment = arguments.exc_value, active()
+        is_training = attachment is not None and attachment.trains_in(arguments.thread)
         # A SystemExit has no effect in a thread, and after a stop the script's clean-up may go on elsewhere.
-        if isinstance(error, Exception) and attachment is not None and attachment.trains_here():
+        if isinstance(error, Exception) and is_training:
             ScriptGuard().run(end, error)
         if isinstance(error, ScriptStopped):
             say(str(error))

@@ -60,7 +60,7 @@ class ScriptRecord:
         except (MemoryError, RuntimeError) as error:
             if not isinstance(error, MemoryError) and str(error) != _NO_THREAD:
                 raise
-            raise WatchOpeningError("There is too little memory left to watch this training.") from None
+            raise WatchOpeningError("This training is not watched: memory or threads are lacking.") from None
         self._watching()
         return watch
 

@@ -75,8 +75,8 @@ class StepTracker:
         self._left: list[tuple[ReferenceType[LoaderPass], int]] = []
         self.evaluation_ns = 0
         self.owes_mark = False
-        # Whether the newest batch was requested after an evaluation.
-        self._has_left = False
+        # What `has_evaluated` and `_is_evaluating` were as the newest batch was requested.
+        self._before_request = False, False
         # The times, samples and whether there was a batch as the newest backward pass or update of the step
         # ended, and when; None: there was none, or the step is not observed.
         self._trained: tuple[list[int], int | None, bool, int] | None = None
@@ -91,7 +91,7 @@ class StepTracker:
         self._fetches += 1
         if self._fetches > 1:
             return
-        self._has_left = self.has_evaluated
+        self._before_request = self.has_evaluated, self._is_evaluating
         if self.has_evaluated:
             self.leave_out()
             self._fetches = 1
@@ -138,7 +138,8 @@ class StepTracker:
         if has_failed:
             self._fetches = max(0, self._fetches - 1)
         elif self._leave_fetch(_OTHER):
-            self.has_evaluated |= self._has_left
+            self.has_evaluated |= self._before_request[0]
+            self._is_evaluating |= self._before_request[1]
 
     def forward_began(self, *, has_gradients: bool, is_evaluating: bool, is_repeated: bool = False) -> None:
         """The model is called, with gradients or not, and in evaluation mode or not. `is_repeated` is whether

@@ -111,6 +111,16 @@ def test_what_is_done_after_the_last_evaluated_batch_belongs_to_no_step_either()
     assert step.end() == ([10, 0, 100, 200, 50], 360)
 
 
+def test_a_training_without_a_loader_begins_after_what_follows_an_evaluation() -> None:
+    step = Step()
+    step.learn(1, 1).update(1).end()
+    step.batch(20).evaluate(30)
+    step.after(0, step.tracker.batch_requested).after(2, step.tracker.batch_missed).after(300, lambda: None)
+    step.learn(100, 200).update(50)
+    assert step.tracker.evaluation_ns == 352
+    assert step.end() == ([0, 0, 100, 200, 50], 350)
+
+
 def test_a_step_that_is_loaded_before_the_evaluated_batches_end_is_a_step_like_others() -> None:
     step = Step()
     step.batch(20).evaluate(30)

@@ -32,7 +32,7 @@ _BOUNDS = "give two finite numbers, or None for no bound"
         ("a", {"choices": []}, "knob cannot have the choices []; give a list of texts"),
         ("a", {"choices": ["a", "b", "a"]}, "knob cannot have the choice 'a' twice; give each one once."),
         (0.1, {"bounds": ("0", "1")}, f"knob cannot have the bounds ('0', '1'); {_BOUNDS}"),
-        (0.1, {"bounds": (0, float("inf"))}, f"knob cannot have the bounds (0, inf); {_BOUNDS}"),
+        (0.1, {"bounds": (float("inf"), 1)}, f"knob cannot have the bounds (inf, 1); {_BOUNDS}"),
         (0.1, {"bounds": (0, 10**400)}, _BOUNDS),
         (0.1, {"bounds": (False, True)}, f"knob cannot have the bounds (False, True); {_BOUNDS}"),
         (0.1, {"bounds": 1}, f"knob cannot have the bounds 1; {_BOUNDS}"),
@@ -58,6 +58,12 @@ def test_bounds_of_numpy_and_choices_of_any_collection_are_taken() -> None:
     assert (setting.kind, setting.low, setting.high) == (SettingKind.FLOAT, 0.25, 1)
     assert [type(bound) for bound in (setting.low, setting.high)] == [float, int]
     assert declare("knob", "b", None, {"a": 1, "b": 2}, None).choices == ("a", "b")
+
+
+def test_an_infinite_bound_is_none() -> None:
+    setting = declare("knob", 0.5, (0, float("inf")), None, None)
+    assert (setting.low, setting.high) == (0, None)
+    assert declare("knob", 0.5, (-float("inf"), 1.0), None, None).low is None
 
 
 def test_a_refused_declaration_leaves_the_others_within_reach(tmp_path: Path) -> None:

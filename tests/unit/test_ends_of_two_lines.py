@@ -33,6 +33,16 @@ _WATCHED = "run = stepscope.watch(weight, optimizer)\ntrain(run.steps(range(4)))
 _IN_MAIN = (
     "def main(code):\n    train(stepscope.watch(weight, optimizer).steps(range(4)))\n    return code\n\n"
 )
+_CAUGHT_IN_MAIN = """
+def main(code):
+    try:
+        sys.exit(2)
+    except SystemExit:
+        train(stepscope.watch(weight, optimizer).steps(range(4)))
+    return code
+
+"""
+_UNKNOWN = "The script raised SystemExit itself, not by sys.exit: its exit code is not known."
 _OWN_HOOK = "sys.excepthook = lambda *error: print(error[1])\n1 / 0\n"
 _IN_A_THREAD = """
 def work():
@@ -58,13 +68,20 @@ _FINISHED = "The script ended after 4 steps."
         (_WATCHED + _PASSED_ON, 3, RunState.FAILED, "The script exited with 3."),
         (_WATCHED + "sys.exit()", 0, RunState.FINISHED, _FINISHED),
         (_IN_MAIN + "sys.exit(main(0))", 0, RunState.FINISHED, _FINISHED),
+        (_CAUGHT_IN_MAIN + "raise SystemExit(main(0))", 0, RunState.STOPPED, _UNKNOWN),
+        (
+            _WATCHED + "try:\n    sys.exit(3)\nfinally:\n    print('saved')",
+            3,
+            RunState.FAILED,
+            "The script exited with 3.",
+        ),
         (_IN_MAIN + "sys.exit(main(3))", 3, RunState.FAILED, "The script exited with 3."),
         (_WATCHED + _CAUGHT, 0, RunState.FINISHED, _FINISHED),
         (
             _WATCHED + "raise SystemExit(3)",
             3,
             RunState.STOPPED,
-            "The script raised SystemExit itself, not by sys.exit: its exit code is not known.",
+            _UNKNOWN,
         ),
         (_WATCHED + _OWN_HOOK, 1, RunState.FAILED, "ZeroDivisionError: division by zero"),
         (_IN_A_THREAD, 0, RunState.FAILED, "ValueError: no step 5"),

@@ -91,8 +91,8 @@ def test_a_watch_that_cannot_be_opened_leaves_the_script_alone_and_is_not_its_en
             optimizer.step()
     log = recorded(folder)
     assert log.run.state == RunState.FINISHED
-    assert "There is too little memory left to watch this training." in log.run.state_message
-    assert not [event for event in log.events if "thread" in event.message]
+    assert "This training is not watched: memory or threads are lacking." in log.run.state_message
+    assert not [event for event in log.events if "new thread" in event.message]
     text = capsys.readouterr().err
     assert "The script goes on without Stepscope." in text
     assert "Traceback" not in text

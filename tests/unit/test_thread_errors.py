@@ -4,9 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+from harness.attach.guard import ScriptGuard
 from harness.records.run import RunState
 from tests.api_factories import log_of
 from tests.warm_start import PythonProcess, run_harness
@@ -66,6 +68,18 @@ def test_an_error_in_a_thread_has_the_traceback_of_the_bare_script(tmp_path: Pat
     assert (watched.stdout, printed) == (bare.stdout, bare.stderr)
     with log_of(tmp_path / "home") as log:
         assert (log.run().state, log.run().state_message) == (RunState.FAILED, "ValueError: no step 5")
+
+
+def test_a_thread_with_the_identifier_of_the_one_that_trained_is_another_one() -> None:
+    guard = ScriptGuard()
+    training = Thread(target=guard.claim)
+    training.start()
+    training.join()
+    later = Thread(target=guard.follows)
+    later._ident = training.ident  # type: ignore[attr-defined]  # the system gives it out again
+    assert guard.is_claimed_by(training)
+    assert not guard.is_claimed_by(later)
+    assert not guard.is_claimed_by(None)
 
 
 @pytest.mark.slow
