@@ -56,6 +56,8 @@ thread.join()
 _CAUGHT = "try:\n    sys.exit(3)\nexcept SystemExit:\n    print('goes on')\n"
 _PASSED_ON = "try:\n    sys.exit(3)\nfinally:\n    print('cleaned up')\n"
 _FINISHED = "The script ended after 4 steps."
+# Each has a process of its own, with an import of torch.
+_LONG = pytest.mark.long
 
 
 # A process of its own each: it is Python's own end that counts.
@@ -63,26 +65,21 @@ _FINISHED = "The script ended after 4 steps."
 @pytest.mark.parametrize(
     ("script", "code", "state", "message"),
     [
-        (_WATCHED + "sys.exit(3)", 3, RunState.FAILED, "The script exited with 3."),
-        (_WATCHED + "sys.exit('no data')", 1, RunState.FAILED, "The script exited with 'no data'."),
-        (_WATCHED + _PASSED_ON, 3, RunState.FAILED, "The script exited with 3."),
-        (_WATCHED + "sys.exit()", 0, RunState.FINISHED, _FINISHED),
-        (_IN_MAIN + "sys.exit(main(0))", 0, RunState.FINISHED, _FINISHED),
-        (_CAUGHT_IN_MAIN + "raise SystemExit(main(0))", 0, RunState.STOPPED, _UNKNOWN),
-        (
-            _WATCHED + "try:\n    sys.exit(3)\nfinally:\n    print('saved')",
-            3,
+        pytest.param(_WATCHED + "sys.exit(3)", 3, RunState.FAILED, "The script exited with 3.", marks=_LONG),
+        pytest.param(
+            _WATCHED + "sys.exit('no data')",
+            1,
             RunState.FAILED,
-            "The script exited with 3.",
+            "The script exited with 'no data'.",
+            marks=_LONG,
         ),
+        (_WATCHED + _PASSED_ON, 3, RunState.FAILED, "The script exited with 3."),
+        pytest.param(_WATCHED + "sys.exit()", 0, RunState.FINISHED, _FINISHED, marks=_LONG),
+        pytest.param(_IN_MAIN + "sys.exit(main(0))", 0, RunState.FINISHED, _FINISHED, marks=_LONG),
+        (_CAUGHT_IN_MAIN + "raise SystemExit(main(0))", 0, RunState.STOPPED, _UNKNOWN),
         (_IN_MAIN + "sys.exit(main(3))", 3, RunState.FAILED, "The script exited with 3."),
         (_WATCHED + _CAUGHT, 0, RunState.FINISHED, _FINISHED),
-        (
-            _WATCHED + "raise SystemExit(3)",
-            3,
-            RunState.STOPPED,
-            _UNKNOWN,
-        ),
+        pytest.param(_WATCHED + "raise SystemExit(3)", 3, RunState.STOPPED, _UNKNOWN, marks=_LONG),
         (_WATCHED + _OWN_HOOK, 1, RunState.FAILED, "ZeroDivisionError: division by zero"),
         (_IN_A_THREAD, 0, RunState.FAILED, "ValueError: no step 5"),
     ],
@@ -110,7 +107,7 @@ def test_the_end_of_the_process_is_the_outcome(
     "script",
     [
         "stepscope.watch(weight, optimizer)\ntrain_on()\n",
-        "with stepscope.watch(weight, optimizer):\n    train_on()\n",
+        pytest.param("with stepscope.watch(weight, optimizer):\n    train_on()\n", marks=_LONG),
         "run = stepscope.watch(weight, optimizer)\ntry:\n    train_on()\nfinally:\n    run.close()\n",
     ],
     ids=["plain", "block", "closed"],
