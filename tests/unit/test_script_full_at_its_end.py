@@ -51,6 +51,7 @@ def printed(text: str) -> list[str]:
     return [line for line in lines if not line.startswith("stepscope: ") and line.strip(" ^")]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA covers mappings on Linux only")
 @pytest.mark.parametrize(
     "size", [pytest.param(4_000_000, marks=pytest.mark.long), 10_000, pytest.param(0, marks=pytest.mark.long)]
