@@ -75,6 +75,7 @@ def test_a_lightning_trainer_has_its_steps_and_metrics_and_the_bare_losses(tmp_p
         assert log.run().state == RunState.FINISHED
 
 
+@pytest.mark.slow
 @_LIGHTNING_WARNINGS[0]
 @_LIGHTNING_WARNINGS[1]
 def test_an_error_in_lightning_is_the_outcome(tmp_path: Path) -> None:

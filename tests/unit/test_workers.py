@@ -12,6 +12,8 @@ from tests.scheduling import FilesLeft
 from tests.supervision import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
+# Each has runs of pytest of its own.
+pytestmark = pytest.mark.slow
 
 _CONFTEST = """
 from tests.workers import Workers
