@@ -131,7 +131,7 @@ class Run:
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Return a context that measures a part of the step: the scalar `phase/<name>`, in milliseconds on
-        the CPU's clock, added up over the step. It also counts in the phase of the step that it lies in.
+        the CPU's clock, added up over the step. It also counts in the phase of the step around it.
         Raises ValueError for a name that `log` could not take."""
         return nullcontext() if self._remarks is None else self._remarks.phase(name)
 

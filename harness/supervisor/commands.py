@@ -40,7 +40,7 @@ def checked_changes(
     values: Mapping[str, Any], declared: Callable[[], Sequence[DeclaredSetting]] = list
 ) -> dict[str, Any]:
     """Validate changes of settings. Raises SettingError; the run validates them again. `declared` returns the
-    settings that the run's script declares, whose values may be texts; it is called for settings that
+    settings that the run's script declares, which may have texts as values; it is called for settings that
     Stepscope does not have, and its LogError goes on up."""
     if not values:
         raise SettingError("", "Nothing to set: give name=value.")

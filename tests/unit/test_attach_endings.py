@@ -353,27 +353,6 @@ def test_a_script_that_forgets_to_step_its_optimizer_reads_so(tmp_path: Path) ->
     )
 
 
-class UnprintableError(RuntimeError):
-    """An error whose text cannot be made."""
-
-    def __str__(self) -> str:
-        raise AttributeError("no text")
-
-
-@pytest.mark.parametrize("steps", [0, 8])
-def test_an_error_without_a_text_is_recorded_all_the_same(tmp_path: Path, steps: int) -> None:
-    loop = Loop()
-    with attached(tmp_path) as watched:
-        loop.run(steps)
-        watched.session.end(UnprintableError())
-        assert watched.guard.message is None
-    run = recorded(watched.folder).run
-    assert (run.state, run.state_message) == (
-        RunState.FAILED,
-        "UnprintableError: <exception str() failed>",
-    )
-
-
 @pytest.mark.parametrize(("code", "state"), [(None, RunState.FINISHED), (0, RunState.FINISHED)])
 def test_an_exit_without_an_error_is_a_good_end(code: int | None, state: RunState) -> None:
     assert ending_of(SystemExit(code), 3) == (None, state, "The script ended after 3 steps.")

@@ -5,10 +5,19 @@ from typing import Any
 
 import pytest
 
+from dashboard.charts.allocations import oom_lines
 from harness.analysis.oom.budget import budget
 from harness.analysis.oom.error import allowed_bytes, read_error, tensor_bytes
 from harness.analysis.oom.explain import explain
-from harness.analysis.oom.report import BatchPeak, LeakSign, OomPhase, OomReport, OomVerdict
+from harness.analysis.oom.report import (
+    BatchPeak,
+    LeakSign,
+    LiveSite,
+    LiveVariable,
+    OomPhase,
+    OomReport,
+    OomVerdict,
+)
 from harness.analysis.oom.text import render
 from harness.records.run import DeviceKind
 from tests.oom_factories import GIB, MIB, some_facts
@@ -269,3 +278,22 @@ def test_the_usual_cause_of_a_leak_is_evidence() -> None:
     leak = LeakSign("host", "The process had grown by 168 KiB per step.", 168_000, 6, 30 * GIB, cause=cause)
     assert f"About the leak: {cause}" in explain(some_facts(leak=leak)).evidence
     assert not any("About the leak" in text for text in explain(some_facts()).evidence)
+
+
+def test_a_report_on_what_failed_before_the_first_step_names_no_step() -> None:
+    assert explain(some_facts(step=0)).headline == "Out of memory before the first step"
+
+
+@pytest.mark.parametrize(("held_bytes", "is_said"), [(8 * GIB, True), (7 * GIB, False)])
+def test_a_variable_that_holds_a_tenth_of_the_limit_is_evidence(held_bytes: int, *, is_said: bool) -> None:
+    variable = LiveVariable("kept", "train.py:14 train", held_bytes, 1_498)
+    facts = some_facts(variables=(variable,), sites=(LiveSite("model.py:3 forward", GIB, 2),))
+    sentence = f"The variable kept in train.py:14 train held {held_bytes // GIB:.2f} GiB, in 1,498 objects."
+    assert (sentence in explain(facts).evidence) is is_said
+    first, second = oom_lines(facts)
+    assert (first.what, first.where, first.held_mib) == (
+        "variable kept",
+        "train.py:14 train",
+        held_bytes / MIB,
+    )
+    assert second.what == "model.py:3 forward"

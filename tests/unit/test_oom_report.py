@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from dashboard.charts.allocations import oom_lines
 from harness.analysis.oom.explain import explain
 from harness.analysis.oom.fit import _cap, fit
 from harness.analysis.oom.report import (
@@ -15,7 +14,6 @@ from harness.analysis.oom.report import (
     LeakSign,
     LiveCategory,
     LiveSite,
-    LiveVariable,
     OomPhase,
     OomVerdict,
     PredictedChange,
@@ -388,22 +386,3 @@ def test_what_lies_outside_a_capped_heap_is_said_with_what_was_allocated() -> No
 def test_under_a_cap_what_the_device_had_free_is_no_evidence() -> None:
     report = explain(some_facts(**GROUNDS[OomVerdict.CAP]))
     assert not any("The device had" in sentence for sentence in report.evidence)
-
-
-@pytest.mark.parametrize(("held_bytes", "is_said"), [(8 * GIB, True), (7 * GIB, False)])
-def test_a_variable_that_holds_a_tenth_of_the_limit_is_evidence(held_bytes: int, *, is_said: bool) -> None:
-    variable = LiveVariable("kept", "train.py:14 train", held_bytes, 1_498)
-    facts = some_facts(variables=(variable,), sites=(LiveSite("model.py:3 forward", GIB, 2),))
-    sentence = f"The variable kept in train.py:14 train held {held_bytes // GIB:.2f} GiB, in 1,498 objects."
-    assert (sentence in explain(facts).evidence) is is_said
-    first, second = oom_lines(facts)
-    assert (first.what, first.where, first.held_mib) == (
-        "variable kept",
-        "train.py:14 train",
-        held_bytes / MIB,
-    )
-    assert second.what == "model.py:3 forward"
-
-
-def test_a_report_on_what_failed_before_the_first_step_names_no_step() -> None:
-    assert explain(some_facts(step=0)).headline == "Out of memory before the first step"

@@ -212,13 +212,16 @@ def test_the_peak_of_a_step_is_that_of_the_attempt_that_succeeded(
     assert all((row.peak_allocated_bytes or 0) - lowest < 1 << 25 for row in rows)
 
 
-def test_an_error_that_is_caught_in_an_evaluation_is_of_no_step(tmp_path: Path) -> None:
-    class Layer(nn.Linear):
-        def forward(self, inputs: Tensor) -> Tensor:
-            return super().forward(inputs if len(inputs) == 8 else torch.empty(TOO_MUCH))
+class LayerForEight(nn.Linear):
+    """A layer that runs out of memory with batches of another size."""
 
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs if len(inputs) == 8 else torch.empty(TOO_MUCH))
+
+
+def test_an_error_that_is_caught_in_an_evaluation_is_of_no_step(tmp_path: Path) -> None:
     with a_session(tmp_path) as attached:
-        layer = Layer(4, 4)
+        layer = LayerForEight(4, 4)
         optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
         for step in range(20):
             layer(torch.ones(8, 4)).sum().backward()
@@ -235,12 +238,8 @@ def test_an_error_that_is_caught_in_an_evaluation_is_of_no_step(tmp_path: Path) 
 
 
 def test_an_error_that_is_caught_after_many_steps_alike_is_of_the_step_under_way(tmp_path: Path) -> None:
-    class Layer(nn.Linear):
-        def forward(self, inputs: Tensor) -> Tensor:
-            return super().forward(inputs if len(inputs) == 8 else torch.empty(TOO_MUCH))
-
     with a_session(tmp_path) as attached:
-        layer = Layer(4, 4)
+        layer = LayerForEight(4, 4)
         optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
         for step in range(60):
             with suppress(RuntimeError):
