@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import NamedTuple, NoReturn
 
 from harness.attach.active import active
@@ -16,6 +16,8 @@ from harness.attach.ending import ScriptStopped, UnknownExit
 from harness.attach.launch import DISABLED_VARIABLE, report, reporting_threads
 from harness.errors import INTERRUPTED_CODE
 from stepscope.notebook import in_notebook
+
+_COMPARISONS = frozenset({"CHECK_EXC_MATCH", "CHECK_EG_MATCH"})
 
 
 class ProcessEnd:
@@ -130,6 +132,35 @@ def follow_exits() -> None:
     `stepscope` on: `sys.exit(main())` reads `sys.exit` before `main` opens a run."""
     if os.environ.get(DISABLED_VARIABLE) != "1" and active() is None and not in_notebook():
         _EXITS.follow()
+
+
+def error_passed_on() -> BaseException | None:
+    """Return the error that a `finally` or `with` of a caller is passing on; None where an `except` has
+    caught it, or there is none."""
+    error = sys.exc_info()[1]
+    if error is None or error.__traceback__ is None or isinstance(error, GeneratorExit):
+        return None
+    frame = error.__traceback__.tb_frame  # The traceback has come as far as the frame that handles the error.
+    return error if _passes_on(frame.f_code, frame.f_lasti) else None
+
+
+def _passes_on(code: CodeType, position: int) -> bool:
+    """Return whether the handler around an instruction of `code` is a `finally` or `with`. Their body comes
+    right after the error was pushed; an `except` compares the error first, or, without a class, drops it."""
+    handlers: list[list[str]] = []  # Those around the instruction, each with its instructions so far.
+    for instruction in dis.get_instructions(code):
+        if instruction.offset > position:
+            break
+        name = instruction.opname
+        if name == "PUSH_EXC_INFO":
+            handlers.append([])
+        elif handlers:
+            handlers[-1].append(name)
+            if handlers[-1][-2:] == ["POP_EXCEPT", "RERAISE"]:  # The end of each handler.
+                handlers.pop()
+    if not handlers:
+        return False
+    return handlers[-1][0] != "POP_TOP" and _COMPARISONS.isdisjoint(handlers[-1])
 
 
 def _ignore(_error: BaseException | None) -> None:

@@ -15,7 +15,7 @@ from harness.attach.guard import ScriptGuard
 from harness.attach.launch import DISABLED_VARIABLE, Attachment, Script, attaching, origin_of, say
 from harness.store.home import Home
 from stepscope.notebook import after_each_cell, in_notebook, show
-from stepscope.process import ProcessEnd
+from stepscope.process import ProcessEnd, error_passed_on
 
 if TYPE_CHECKING:
     import torch
@@ -175,8 +175,12 @@ class Run:
             self._remarks.handle_stop()
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the run, by `error` if there was one, and leave torch as it was. Idempotent; under
-        `stepscope run` the run ends with the script."""
+        """End the run, by `error` if there was one, and leave torch as it was. Without `error` it is the one
+        that a `finally` passes on, if `close` is called there. Idempotent; under `stepscope run` the run ends
+        with the script."""
+        self._end(error or error_passed_on())
+
+    def _end(self, error: BaseException | None) -> None:
         stack, self._owned = self._owned, None
         if stack is None or os.getpid() != self._pid:
             return
@@ -195,7 +199,7 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(error)
+        self._end(error)
 
     def _repr_html_(self) -> str:
         from stepscope.notebook import link
@@ -204,7 +208,7 @@ class Run:
 
     def _left(self, error: BaseException | None) -> None:
         """Nothing of the script is left to end the run: `error` does, or what a cell was interrupted by."""
-        self.close(error or self._interrupt)
+        self._end(error or self._interrupt)
 
     def _cell_ended(self, error: BaseException | None) -> bool:
         """A cell of a notebook has ended, by `error` if there was one: a stop ends the run, which would wait
@@ -214,10 +218,10 @@ class Run:
             return False
         has_trained, self._position = self._remarks.position != self._position, self._remarks.position
         if self.is_stopped:
-            self.close()
+            self._end(None)
         elif has_trained and isinstance(error, Exception | SystemExit):
             self._is_over_by_cell = True
-            self.close(error)
+            self._end(error)
         elif has_trained:
             # A new one, as the frames of a traceback keep their tensors.
             self._interrupt = None if error is None else KeyboardInterrupt()
@@ -290,7 +294,7 @@ class _Steps(Generic[Batch]):
                     return
         finally:
             if remarks.loop_ended() and remarks.is_stopped:
-                self._run.close()
+                self._run._end(None)
 
 
 def _begin(
