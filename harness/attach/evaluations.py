@@ -5,6 +5,7 @@ import json
 from harness import words
 from harness.records.run import EventKind, EventRow, Severity
 from harness.watch.context import RunContext
+from harness.watch.memory import MemoryWatch
 
 # Evaluations that follow each other faster have one event.
 EVENT_NS = 10_000_000_000
@@ -20,10 +21,16 @@ class Evaluations:
         waiting_ns: the duration of those that have no event yet.
     """
 
-    def __init__(self, context: RunContext) -> None:
+    def __init__(self, context: RunContext, memory: MemoryWatch) -> None:
         self._context = context
+        self._memory = memory
+        self._peak_bytes = 0
         self.waiting_ns = self._waiting = 0
         self._event_ns: int | None = None
+
+    def left_out(self, duration_ns: int) -> None:
+        """An evaluation has gone on for `duration_ns`. Its peak of the memory is not the next step's."""
+        self._peak_bytes = max(self._peak_bytes, self._memory.leave_out(duration_ns) or 0)
 
     def add(self, duration_ns: int, step: int) -> None:
         """Add an evaluation before `step`, and record all that wait if the last event is long ago."""
@@ -45,6 +52,10 @@ class Evaluations:
         message = f"Evaluation took {duration}; it belongs to no step."
         if count > 1:
             message = f"{words.count(count)} evaluations took {duration} together; they belong to no step."
-        detail = json.dumps({"duration_ns": duration_ns})
-        event = EventKind.EVALUATION, Severity.INFO, "evaluation", message, detail, None
+        detail: dict[str, int] = {"duration_ns": duration_ns}
+        if self._peak_bytes:
+            message += f" The memory reached {words.size(self._peak_bytes)} meanwhile."
+            detail["peak_bytes"] = self._peak_bytes
+            self._peak_bytes = 0
+        event = EventKind.EVALUATION, Severity.INFO, "evaluation", message, json.dumps(detail), None
         self._context.journal.put(EventRow(now_ns, step, *event))

@@ -80,7 +80,9 @@ class Observation:
         self._find_models = find_models
         self.availability = Availability(context, switches)
         self._copies = copies = context.device.torch_device.type != "cpu"
-        self.tracker = tracker = StepTracker(steps.timer, copies=copies)
+        self._evaluations = Evaluations(context, steps.memory)
+        left_out = self._evaluations.left_out
+        self.tracker = tracker = StepTracker(steps.timer, copies=copies, left_out=left_out)
         training.read_phase = lambda: tracker.oom_phase
         self.cycle = UpdateCycle()
         training.optimizer_ended, self.loaders.loader_opened = self.cycle.forget, tracker.loader_opened
@@ -91,7 +93,6 @@ class Observation:
         self._scaled: tuple[Any, Any] = (None, None)
         self._has_loss = False
         self.model_id: int | None = None
-        self._evaluations = Evaluations(context)
         # Whether the update that is still within another call ends the step; None without one.
         self._early_update: bool | None = None
         self.has_ended = not steps.proceed(1)

@@ -11,6 +11,7 @@ The events of every step are flat, see `harness.attach.entries`: each adds the t
 its phase by itself.
 """
 
+from collections.abc import Callable
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -53,8 +54,13 @@ class StepTracker:
         owes_mark: whether the mark of the step's last update on the device's clock is still to come.
     """
 
-    def __init__(self, timer: StepTimer, *, copies: bool) -> None:
-        """`copies` is whether batches are copied to a device between loader and forward pass."""
+    def __init__(
+        self, timer: StepTimer, *, copies: bool, left_out: Callable[[int], object] | None = None
+    ) -> None:
+        """`copies` is whether batches are copied to a device between loader and forward pass; `left_out` is
+        called, with `evaluation_ns`, where an evaluation has ended before anything was trained in the
+        step."""
+        self._left_out = left_out or _ignore
         self._timer = timer
         self.clock_ns = timer.clock_ns
         self._after_batch = _COPY if copies else _OTHER
@@ -314,6 +320,7 @@ class StepTracker:
         if trained is None or not timer.is_observing:
             self.evaluation_ns += timer.leave_out()
             self.last_ns, self._trained = timer.end_ns, None
+            self._left_out(self.evaluation_ns)
             return
         spent_ns, self.samples, self.has_batch, began_ns = trained
         duration_ns = timer.leave_out_since(began_ns)
@@ -363,3 +370,7 @@ class StepTracker:
         now_ns = self.clock_ns()
         self._spent_ns[self._phase] += now_ns - self.last_ns
         self.last_ns, self._phase = now_ns, phase
+
+
+def _ignore(_evaluation_ns: int) -> None:
+    """Nobody is interested."""

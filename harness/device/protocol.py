@@ -170,6 +170,11 @@ class Device(TensorDevice, Protocol):
         allocator tracks it."""
         ...
 
+    def begin_peak(self) -> int | None:
+        """Start a new peak window without a reading; return the peak of the one before, at least as far as it
+        is known. None: unknown."""
+        ...
+
     def read_memory(self) -> MemoryReading:
         """Read the allocator at the end of a step and start a new peak window."""
         ...

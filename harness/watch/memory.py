@@ -56,7 +56,7 @@ class MemoryWatch:
         self.read_ns: int | None = None
         self._failures = 0
         self.due_ns = 0
-        self._note_peak = device.note_peak
+        self._note_peak, self._begin_peak = device.note_peak, device.begin_peak
         self._notes = 0
         self._read_memory = device.read_memory
         self._rss_bytes = device.rss_bytes
@@ -100,6 +100,13 @@ class MemoryWatch:
         self.due_ns = self._next_ns = 0
         self._unsettled_steps = max(steps, self._unsettled_steps)
         self._set_sampled(True)
+
+    def leave_out(self, duration_ns: int) -> int | None:
+        """Begin a new peak, as that so far is of something else than the step under way, which has taken
+        `duration_ns` since the last step; return it. None: unknown, or the next step may have none."""
+        if self._is_sampled or duration_ns >= OWN_NS:
+            return self._begin_peak()
+        return None
 
     def has_failures(self, reading: MemoryReading | None) -> bool:
         """Return whether an allocation failed or was retried after emptying the cache between the newest

@@ -108,3 +108,16 @@ def test_a_heap_is_found_also_where_other_threads_free_memory(
 ) -> None:
     monkeypatch.setattr(ctypes, "PyDLL", lambda _name: OtherMalloc(disturbed))
     assert (open_heap() is not None) is is_found
+
+
+def test_a_new_peak_window_forgets_what_was_read_in_the_one_before(scripted: ScriptedHeap) -> None:
+    scripted.used = 1 * MIB
+    scripted.meter.begin()
+    assert scripted.meter.begin_peak() is None
+    scripted.used = 9 * MIB
+    scripted.meter.note()
+    scripted.used = 12 * MIB
+    scripted.meter.sample()
+    scripted.used = 3 * MIB
+    assert scripted.meter.begin_peak() == 11 * MIB
+    assert scripted.read() == (2 * MIB, 2 * MIB)

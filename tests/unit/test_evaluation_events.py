@@ -3,6 +3,7 @@
 from harness.attach.evaluations import EVENT_NS, Evaluations
 from harness.records.run import EventRow
 from harness.store.reader import MOST_EVENTS
+from harness.watch.memory import MemoryWatch
 from tests.train_factories import FakeJournal, a_context
 
 SECOND_NS = 1_000_000_000
@@ -12,7 +13,8 @@ def run_for(seconds: int, period_s: int, took_ns: int = SECOND_NS) -> list[Event
     """Evaluate once per period; return the events."""
     journal, times_s = FakeJournal(), range(0, seconds, period_s)
     now_s = [0]
-    evaluations = Evaluations(a_context(journal=journal, clock_ns=lambda: now_s[0] * SECOND_NS))
+    context = a_context(journal=journal, clock_ns=lambda: now_s[0] * SECOND_NS)
+    evaluations = Evaluations(context, MemoryWatch(context.device))
     for step, now_s[0] in enumerate(times_s, start=1):
         evaluations.add(took_ns, step)
     evaluations.record(len(times_s))

@@ -21,13 +21,17 @@ class CountingDevice:
 
     def __init__(self, reading_ns: int = 0) -> None:
         self.notes = 0
-        self.readings = 0
+        self.readings = self.peaks = 0
         self.reading_ns = reading_ns
         self.spent_ns = 0
 
     def note_peak(self) -> None:
         self.notes += 1
         self.spent_ns += self.reading_ns
+
+    def begin_peak(self) -> int:
+        self.peaks += 1
+        return 7
 
     def read_memory(self) -> MemoryReading:
         self.readings += 1
@@ -329,3 +333,14 @@ def test_a_restart_between_two_steps_is_a_reading_of_now() -> None:
     run_steps(watch, step_ns=100 * MS, steps=3)
     watch.restart(steps=5)
     assert (watch.baseline_bytes, watch.age_ns(300 * MS)) == (4, 0)
+
+
+def test_what_is_of_no_step_leaves_its_peak_to_none() -> None:
+    device = CountingDevice()
+    watch = a_watch(device)
+    assert watch.leave_out(1) == 7  # The first step is to be read.
+    run_steps(watch, 1_000_000, 3)
+    assert not watch.is_sampled
+    assert watch.leave_out(OWN_NS - 1) is None  # As where an agent acts between two short steps.
+    assert watch.leave_out(OWN_NS) == 7
+    assert device.peaks == 2

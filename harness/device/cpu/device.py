@@ -81,6 +81,11 @@ class CpuDevice:
         if self._meter is not None:
             self._meter.sample()
 
+    def begin_peak(self) -> int | None:
+        """Start a new peak window without reading the heap; return the highest value read in the one
+        before."""
+        return None if self._meter is None else self._meter.begin_peak()
+
     def read_memory(self) -> MemoryReading:
         """Read the memory of this step, in about 1 µs with warm caches (see `harness.watch.memory` for cold
         ones). The peak is a lower bound: the highest value read."""

@@ -168,6 +168,17 @@ class HeapMeter:
         if sampled_window != window or used > peak:
             self._sampled = (window, used)
 
+    def begin_peak(self) -> int | None:
+        """Start a new peak window; return the peak of the one before in bytes above the baseline, by what was
+        read in it; None: nothing was."""
+        window, peak = self._window, self._peak
+        self._window = window + 1
+        self._peak = 0
+        sampled_window, sampled = self._sampled
+        if sampled_window == window:
+            peak = max(peak, sampled)
+        return max(0, peak - self._baseline) if peak else None
+
     def read(self) -> tuple[int, int]:
         """Return (allocated, peak) in bytes above the baseline, and start a new peak window."""
         window = self._window

@@ -78,11 +78,18 @@ class CudaDevice:
     def sample_peak(self) -> None:
         """Do nothing: the allocator tracks the peak."""
 
+    def begin_peak(self) -> int | None:
+        """Start a new peak window; None too where the peaks are the script's and this one is no new one."""
+        return self._read_memory().peak_allocated_bytes
+
     def read_memory(self) -> MemoryReading:
         """Read all statistics in one call, and start a new peak window where the peaks may be reset (see
         `harness.device.shared_peak`). Does not synchronize: the allocator runs on the CPU, and memory of
         queued work counts as allocated. All None with an allocator of the script's own, which counts
         nothing."""
+        return self._read_memory()
+
+    def _read_memory(self) -> MemoryReading:
         if not self._has_statistics:
             return reading_of({})
         reading = reading_of(torch.cuda.memory_stats_as_nested_dict(self._index))

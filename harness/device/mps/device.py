@@ -73,6 +73,11 @@ class MpsDevice:
         """Read allocated memory from the sampler's thread."""
         self.note_peak()
 
+    def begin_peak(self) -> int | None:
+        """Start a new peak window; return the highest value read in the one before."""
+        peak, self._peak_bytes = self._peak_bytes, 0
+        return peak or None
+
     def read_memory(self) -> MemoryReading:
         """Return the memory in tensors, and Metal's memory of this process, caches and graphs included."""
         allocated = int(self._library.current_allocated_memory())

@@ -242,6 +242,10 @@ class FakeDevice:
     def sample_peak(self) -> None:
         """Do nothing: the allocator tracks the peak."""
 
+    def begin_peak(self) -> int | None:
+        """Start a new peak window."""
+        return self.allocator.read().peak_allocated_bytes
+
     def read_memory(self) -> MemoryReading:
         """Play the script's next step and read the allocator."""
         self._steps += 1

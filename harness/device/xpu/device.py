@@ -80,9 +80,16 @@ class XpuDevice:
     def sample_peak(self) -> None:
         """Do nothing: the allocator tracks the peak."""
 
+    def begin_peak(self) -> int | None:
+        """Start a new peak window; None too where the peaks are the script's and this one is no new one."""
+        return self._read_memory().peak_allocated_bytes
+
     def read_memory(self) -> MemoryReading:
         """Read all statistics in one call, and start a new peak window where the peaks may be reset (see
         `harness.device.shared_peak`). Does not synchronize."""
+        return self._read_memory()
+
+    def _read_memory(self) -> MemoryReading:
         reading = reading_of(self._library.memory_stats_as_nested_dict(self._index))
         if self._shared_peak is not None:
             return self._shared_peak.since_previous(reading)
