@@ -54,7 +54,7 @@ def samples_in(loader: DataLoader[Any]) -> int | None:
     grouping: Any = loader.batch_sampler
     try:
         return len(grouping.sampler if is_grouped(grouping) else loader.sampler)  # type: ignore[arg-type]  # or it raises TypeError
-    except TypeError:
+    except (TypeError, RuntimeError):  # Of no __len__, or of one that is left open.
         return None
 
 

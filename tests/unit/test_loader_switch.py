@@ -1,7 +1,7 @@
 """The settings of a script's loader while it trains: requests, answers, batches and the log."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import cycle, islice, pairwise
 from pathlib import Path
 from queue import Queue
@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import distributed
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 
 from harness.cli.changes import changes_of
 from tests.loader_factories import (
@@ -92,6 +92,23 @@ def test_a_smaller_batch_than_the_scripts_comes_with_a_word_about_the_length(tmp
 
 
 @pytest.mark.slow
+class LengthLess(Sampler[int]):
+    """A sampler whose length is left open, as a base class of a script has it."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(20))
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+def test_a_sampler_whose_length_is_left_open_goes_on_with_another_size(tmp_path: Path) -> None:
+    loader = DataLoader(Numbers(20), batch_size=4, sampler=LengthLess())
+    with watched(tmp_path) as run:
+        (batches,) = train(run, loader, before=at_step(2, run, batch_size=8))
+    assert [len(batch) for batch in batches] == [4, 4, 8, 4]
+
+
 def test_random_numbers_are_the_scripts_own_where_its_workers_are_not_kept(tmp_path: Path) -> None:
     def epochs(run: Watched | None) -> tuple[list[list[int]], float]:
         torch.manual_seed(5)
