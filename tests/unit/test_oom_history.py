@@ -116,6 +116,19 @@ def test_a_loader_of_the_script_with_other_values_was_not_rebuilt(path: Path) ->
     assert change == RecentChange(6, 0, "Batch size 8 → 16.", None)
 
 
+def test_a_change_of_a_setting_that_the_script_declares_is_named(path: Path) -> None:
+    before = of_a_script(1, 0, amp="off", dropout=0.1)
+    after = of_a_script(2, 6, amp="off", dropout=0.5)._replace(changed='{"dropout": 0.5}', command_id="c2")
+    written(path, [1] * 5, [before, after])
+    change = read_history(path, 6, Settings(), on_cpu=False).change
+    assert change == RecentChange(6, 0, "dropout 0.1 → 0.5.", "c2")
+
+
+def test_values_that_became_known_are_no_change(path: Path) -> None:
+    written(path, [1] * 5, [of_a_script(1, 0, amp="off"), of_a_script(2, 6, amp="off", batch_size=8)])
+    assert read_history(path, 6, Settings(), on_cpu=False).change is None
+
+
 def test_a_leak_that_stands_is_told_and_one_taken_back_is_not(path: Path) -> None:
     rows: list[Row] = [
         a_version(1, 1, SETTINGS),

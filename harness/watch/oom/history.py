@@ -90,7 +90,8 @@ def batch_peaks(
 def recent_change(history: list[SettingsRow], step: int) -> RecentChange | None:
     """Return the last change of settings before or at `step`, if it is recent."""
     for before, after in reversed(list(pairwise(history))):
-        if 0 <= step - after.step <= _CHANGE_WITHIN:
+        # Values that only became known are no change.
+        if after.is_change and 0 <= step - after.step <= _CHANGE_WITHIN:
             # Without a command the script has opened another loader.
             describe = labels.sentence_on_values if after.command_id is None else labels.sentence
             message = describe(before.values, after.changes)
