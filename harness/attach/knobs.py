@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from harness.attach.loaders import LOADER_SETTINGS
 from harness.attach.switches import ScriptSwitches
 from harness.errors import SettingError
 from harness.files.plain_json import json_object
@@ -12,6 +13,7 @@ from harness.records.script import DeclaredSetting, SettingValue
 from harness.settings.spec import change_title
 from harness.watch.context import RunContext
 from harness.watch.live_settings import LiveChange, LiveSettings, OtherProcesses
+from harness.watch.recent_changes import AppliedChange
 
 _MOST = 100
 
@@ -29,6 +31,9 @@ class ScriptLiveSettings(LiveSettings):
         super().__init__(context, switches, others)
         self._switches = switches
         self.declared: dict[str, DeclaredSetting] = {}
+        changes, loaders = context.changes, switches.loaders
+        changes.names_flags = False
+        loaders.took_effect = lambda: changes.took_effect(context.last_step + 1)
 
     def declare(self, setting: DeclaredSetting, step: int) -> None:
         """Add a setting with its default; one declared before has its value further on if it can have it.
@@ -82,8 +87,23 @@ class ScriptLiveSettings(LiveSettings):
         if not own:
             super().switch(values, step, command_id, is_trial=is_trial)
             return
+        before = dict(self._switches.own)
         self._switches.own.update(own)
         self._put_version(own, step, command_id)
+        if is_trial:
+            text = ", ".join(f"{name} {_text(before[name])} → {_text(own[name])}" for name in own)
+            self._notice(before, own, step, f"{text} for a measurement", command_id)
+        else:
+            self._context.changes.undone(command_id)
+
+    def _completed(self, change: AppliedChange) -> AppliedChange:
+        """Return `change` with when it takes effect, and when a batch size has shown: the last batch of a
+        pass may be a smaller one."""
+        loaders = self._switches.loaders
+        within = loaders.batches_in_pass if "batch_size" in change.after else None
+        is_waiting = loaders.awaited is not None and not change.after.keys().isdisjoint(LOADER_SETTINGS)
+        shows_within = max(change.shows_within, within or 0)
+        return change._replace(shows_within=shows_within, is_waiting=is_waiting)
 
     def _own(self, values: Mapping[str, Any]) -> dict[str, SettingValue]:
         """Return the values of settings that the script declared. Raises SettingError for a mixture."""
@@ -120,6 +140,7 @@ class ScriptLiveSettings(LiveSettings):
                 command_id,
             )
         )
+        self._notice(before, new, step, message, command_id)
         if change is not None:
             message = f"{change.message} {message}"
         return LiveChange(self.current, self.current, step, version, command_id, message)

@@ -49,6 +49,12 @@ class LoaderLengths:
         return None if size is None else batches_of(samples, size, drop_last=drops_last(loader))
 
 
+def full_length(loader: DataLoader[Any], size: int | None) -> int | None:
+    """Return the number of batches in a pass over a loader with batches of `size`; None: unknown."""
+    samples = None if is_iterable(loader) else samples_in(loader)
+    return None if samples is None or not size else batches_of(samples, size, drop_last=drops_last(loader))
+
+
 def _length_of(batches: LoaderPass, loader: DataLoader[Any]) -> int | None:
     """Return the number of batches in the epoch of a pass; None: torch's own."""
     if not batches.has_other_batches(loader) or (samples := samples_in(loader)) is None:

@@ -13,7 +13,7 @@ from torch import is_grad_enabled
 from torch.utils.data import DataLoader
 
 from harness.attach.guard import ScriptGuard
-from harness.attach.lengths import LoaderLengths
+from harness.attach.lengths import LoaderLengths, full_length
 from harness.attach.loader_change import LoaderChange
 from harness.attach.loader_refusals import is_allowed, loader_refusal
 from harness.attach.loader_values import (
@@ -52,6 +52,8 @@ class LoaderSwitch:
         has_evaluated: whether a model was called, since the last backward pass, without being trained.
         is_dry: whether a pass over a loader of the training is over, and no batch was delivered since.
         loader_opened: called with a loader that is opened.
+        awaited: the values that had to wait for the next pass; None: there are none.
+        took_effect: called when they are in effect.
     """
 
     def __init__(self, guard: ScriptGuard, *, changes_together: bool = False) -> None:
@@ -59,6 +61,8 @@ class LoaderSwitch:
         self._guard = guard
         self._changes_together = changes_together
         self.loader_opened: Callable[[DataLoader[Any]], None] = _ignore
+        self.awaited: LoaderValues | None = None
+        self.took_effect: Callable[[], object] = _nothing
         self.loaders: WeakSet[DataLoader[Any]] = WeakSet()
         self.iterators: WeakKeyDictionary[Any, LoaderValues] = WeakKeyDictionary()
         self._failure: str | None = None
@@ -238,8 +242,9 @@ class LoaderSwitch:
         values = before._replace(**wanted)
         if values == before:
             return None
-        remarks = []
+        remarks, self.awaited = [], None
         if self.is_dry:
+            self.awaited = values
             remarks.append(
                 "It takes effect when the script opens the loader again: its last pass has ended. A script "
                 "that repeats the batches of that pass, as by itertools.cycle, opens it no more."
@@ -251,12 +256,19 @@ class LoaderSwitch:
                 if size != size_before:
                     remarks.append(_READ_SHORT if size < size_before else _READ_LONG)
             else:
+                self.awaited = values
                 remarks.append(f"It takes effect at the next epoch, because {newest.obstacle}.")
         changed = {name: value for name, value in wanted.items() if value != getattr(own, name)}
         self._wanted[loader] = changed
         self._wish = LoaderChange.of(loader, changed)
         self._known = self.values()
         return " ".join(remarks) or None
+
+    @property
+    def batches_in_pass(self) -> int | None:
+        """The number of batches in a whole pass; None: unknown."""
+        loader = self._loader
+        return None if loader is None else full_length(loader, self._values_of(loader).batch_size)
 
     def length(self, loader: DataLoader[Any]) -> int | None:
         """Return the number of batches that a script reads as `len(loader)`; None: torch's own."""
@@ -340,6 +352,9 @@ class LoaderSwitch:
     def _opened(self, batches: LoaderPass, error: Exception | None) -> None:
         self.iterators[batches.batches] = batches.values
         loader = batches.loader
+        if self.awaited == batches.values:
+            self.awaited = None
+            self.took_effect()
         if error is None or loader is None:
             return
         own = values_of(loader)

@@ -16,6 +16,7 @@ from harness.settings.spec import change_title
 from harness.tracking.owners import parameter_names
 from harness.watch import labels
 from harness.watch.context import RunContext
+from harness.watch.recent_changes import AppliedChange
 
 
 def record_loader(
@@ -35,6 +36,11 @@ def record_loader(
     detail = json.dumps(
         {"from": {name: earlier[name] for name in changed}, "to": changed, "version": version}
     )
+    if failure is not None:
+        text = f"{labels.sentence_on_values(earlier, changed)[:-1]} again, as the loader failed"
+        context.changes.add(
+            AppliedChange(step, {name: earlier[name] for name in changed}, changed, text, None)
+        )
     title = change_title(changed) or "loader"
     context.journal.put(EventRow(now_ns, step, EventKind.SETTING, severity, title, message, detail, None))
     return True

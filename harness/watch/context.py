@@ -1,13 +1,14 @@
 """The context shared by the parts of a watch: device, log, clock, guard and progress."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from harness.device.protocol import Device
 from harness.records.run import AckRow, CommandState, EventKind, EventRow, RunState, Severity, StepFlag
 from harness.store.inserts import Row
 from harness.watch.guard import FailureGuard
+from harness.watch.recent_changes import RecentChanges
 
 
 class Journal(Protocol):
@@ -42,6 +43,8 @@ class Marks:
     flags: int = int(StepFlag.WARM_UP)
     # Another one is in effect only while a measurement switches between two known versions.
     newest_version: int = 1
+    # The step since which the loss is not finite; None: it is, or unknown.
+    not_finite_since: int | None = None
 
     def begin_version(self) -> int:
         """Return the number of a new version of the settings, which is in effect from now on."""
@@ -70,6 +73,7 @@ class Progress:
         self.unobserved_samples = self.unobserved_tokens = 0
         if before_ns is not None and self.times_ns and before_ns[-1] > self.times_ns[-1]:
             self.times_ns = tuple(before_ns[-2:])
+            self.last_step += len(before_ns) - 1
 
     @property
     def last_end_ns(self) -> int:
@@ -93,6 +97,7 @@ class RunContext:
     guard: FailureGuard
     progress: Progress
     marks: Marks
+    changes: RecentChanges = field(default_factory=RecentChanges)
 
     @property
     def last_step(self) -> int:

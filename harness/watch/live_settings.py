@@ -20,6 +20,7 @@ from harness.settings.spec import SPECS, change, change_title, check_device
 from harness.watch import labels
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.context import RunContext
+from harness.watch.recent_changes import AppliedChange
 
 # On the CPU a cap is only safe once threads and workspaces exist: set cold, it aborts the process.
 CAP_AFTER_STEPS = 2
@@ -208,6 +209,13 @@ class LiveSettings(StepAction):
             versions = {} if known is None else known.versions
             self._switched = _Switched((command_id, version), {**versions, is_trial: version})
         self._marks.settings_version = version
+        if is_trial:
+            old, values_after = self._workload.recorded(before), self._workload.recorded(after)
+            new = {name: values_after[name] for name in changed}
+            text = f"{labels.sentence_on_values(old, new)[:-1]} for a measurement"
+            self._notice(old, new, step, text, command_id)
+        else:
+            self._context.changes.undone(command_id)
         self.trial = LiveChange(before, after, step, version, command_id, "") if is_trial else None
 
     def cap(self) -> None:
@@ -273,7 +281,19 @@ class LiveSettings(StepAction):
                 command_id,
             )
         )
+        self._notice(old, new, step, f"{why}{labels.sentence_on_values(old, new)}", command_id)
         return LiveChange(before, after, step, version, command_id, message)
+
+    def _notice(
+        self, before: Mapping[str, Any], new: Mapping[str, Any], step: int, text: str, command_id: str | None
+    ) -> None:
+        """Note the change for an error that may follow it. `before` may have further values."""
+        change = AppliedChange(step, {name: before[name] for name in new}, new, text, command_id)
+        self._context.changes.add(self._completed(change))
+
+    def _completed(self, change: AppliedChange) -> AppliedChange:
+        """Return `change` with what the training knows of it."""
+        return change
 
     def _put_version(self, new: Mapping[str, Any], step: int, command_id: str | None) -> int:
         """Record a new version of the settings in effect, of which `new` changed."""

@@ -23,6 +23,7 @@ from harness.watch.oom.reporter import OomReporter, Subject
 # The escape sequences of bold and colored text in a terminal, as torch.load has in its errors.
 _STYLE = re.compile(r"\x1b\[[\d;]*m")
 _MESSAGE_LIMIT = 2_000
+_FLUSH_S = 2.0
 
 
 class OutcomeRecorder:
@@ -142,11 +143,23 @@ class OutcomeRecorder:
         step: int,
     ) -> None:
         self.state = state
+        message = self._with_changes(message)
         self._report(state, message)
         self._journal.put_durable(
             EventRow(self._context.clock_ns(), step, kind, Severity.ERROR, label, message, detail, None)
         )
         self._journal.finish(state, message, self._unix_ns(), has_event=True)
+
+    def _with_changes(self, message: str) -> str:
+        """Return the message about an error with the live changes that it follows."""
+        context = self._context
+        if not context.changes:
+            return message
+        attempt(lambda: self._journal.flush(_FLUSH_S))  # Then the newest losses are known.
+        step, not_finite_since = context.last_step, context.marks.not_finite_since
+        sentences = attempt(lambda: context.changes.sentences(message, step, not_finite_since))
+        end = "" if message.endswith((".", "!", "?")) else "."
+        return f"{message}{end} {sentences}" if sentences else message
 
 
 class OutcomeRecording:

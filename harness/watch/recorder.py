@@ -187,6 +187,7 @@ class Recorder:
     def _watch_loss(self, step: int, t_ns: int, loss_state: int | None) -> None:
         """Report the first loss that is not finite, and the next one after finite losses."""
         self._loss_was_finite = not loss_state
+        self._marks.not_finite_since = step if loss_state else None
         if self._loss_was_finite:
             return
         message = (

@@ -23,6 +23,7 @@ from harness.watch.oom import capture as capture_module
 from harness.watch.oom.errors import NoRecoveryError
 from harness.watch.oom.reporter import OomReporter, Subject
 from harness.watch.outcome import OutcomeRecorder
+from harness.watch.recent_changes import AppliedChange
 from tests.train_factories import NOWHERE, FakeJournal, a_context, a_device, a_workload, raising
 
 pytestmark = pytest.mark.slow
@@ -34,7 +35,7 @@ class Bench:
     def __init__(self, folder: Path = NOWHERE, *, is_training: bool = True) -> None:
         self.device, self.journal = a_device(), FakeJournal()
         progress = Progress(last_step=41 * is_training)
-        context = a_context(self.device, self.journal, lambda: 77, progress)
+        self.context = context = a_context(self.device, self.journal, lambda: 77, progress)
         self.memory, self.workload = MemoryWatch(self.device), a_workload(self.device)
         reporter = OomReporter(
             context, self.memory, RunFolder(folder), self.workload.settings, frozenset(SPECS)
@@ -78,6 +79,28 @@ def test_an_error_is_recorded_with_its_last_lines_and_goes_on_up() -> None:
     detail = json.loads(event.detail)
     assert detail["error"] == "ValueError"
     assert "shapes do" in "".join(detail["last_lines"])
+
+
+def test_an_error_soon_after_a_live_change_is_recorded_with_it() -> None:
+    bench = Bench()
+    values = {"batch_size": 16}, {"batch_size": 32}
+    bench.context.changes.add(AppliedChange(42, *values, "Batch size 16 → 32.", "c1"))
+    bench.run_out(ValueError("expected 16 rows, got 32"))
+    message = bench.event.message
+    assert message == (
+        "ValueError: expected 16 rows, got 32. It failed in the first step after a live change: Batch size "
+        "16 → 32, before step 42. The error names both batch sizes: the change is the likely cause. "
+        "`stepscope run … --batch-size 16` begins with the value before."
+    )
+    assert bench.journal.end == (RunState.FAILED, message, 1_000)
+    assert bench.reports == [(RunState.FAILED, message)]
+
+
+def test_memory_that_runs_out_soon_after_a_live_change_is_recorded_with_it() -> None:
+    bench = Bench()
+    bench.context.changes.add(AppliedChange(40, {"amp": "bf16"}, {"amp": "off"}, "AMP bf16 → off.", "c1"))
+    bench.run_out(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 6.00 GiB."))
+    assert "It failed 2 steps after a live change: AMP bf16 → off, before step 40." in bench.event.message
 
 
 def test_our_own_error_is_its_sentence_alone() -> None:

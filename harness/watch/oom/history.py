@@ -14,12 +14,12 @@ from harness.records.run import SettingsRow, StepFlag, StepRow
 from harness.settings.spec import SPECS
 from harness.store.reader import LogReader
 from harness.watch import labels
+from harness.watch.recent_changes import CHANGE_WITHIN
 from harness.watch.training import WatchSettings
 
 # Steps listed in the report.
 STEPS = 50
 _STEPS_FOR_PEAKS = 3_000
-_CHANGE_WITHIN = 50
 
 _SERIES_ON_GPU = (LeakSeries.ALLOCATED, LeakSeries.FRAGMENTATION)
 _SERIES_ON_CPU = (LeakSeries.ALLOCATED, LeakSeries.HOST, LeakSeries.FRAGMENTATION)
@@ -91,7 +91,7 @@ def recent_change(history: list[SettingsRow], step: int) -> RecentChange | None:
     """Return the last change of settings before or at `step`, if it is recent."""
     for before, after in reversed(list(pairwise(history))):
         # Values that only became known are no change.
-        if after.is_change and 0 <= step - after.step <= _CHANGE_WITHIN:
+        if after.is_change and 0 <= step - after.step <= CHANGE_WITHIN:
             # Without a command the script has opened another loader.
             describe = labels.sentence_on_values if after.command_id is None else labels.sentence
             message = describe(before.values, after.changes)
