@@ -54,6 +54,10 @@ OWN_AUTOCAST = (
     "change it in the script."
 )
 NO_SCALER = "amp cannot be 'fp16' without a GradScaler in the script; try 'bf16'."
+NO_FLOAT32 = (
+    "amp cannot be {mode!r} in this script: autocast computes in fewer bits what is in float32, and all "
+    "weights are in {dtype}."
+)
 NO_LSTM = (
     "amp cannot be 'bf16' in this script: it has an LSTM, and this processor runs none in bfloat16 "
     "(torch needs AVX-512 for it)."

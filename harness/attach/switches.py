@@ -13,6 +13,7 @@ from harness.attach.reasons import (
     ALL_DROPPED,
     MIXED_PRECISION_APIS,
     NO_BF16_REPLICAS,
+    NO_FLOAT32,
     NO_LSTM,
     NO_OPTIMIZER,
     NO_RATE,
@@ -132,6 +133,12 @@ class ScriptSwitches:
             self._validate_size(settings.batch_size)
         if "amp" in changed and settings.amp is AmpMode.FP16 and not self._can_scale():
             raise SettingError("amp", NO_SCALER)
+        if (
+            "amp" in changed
+            and settings.amp is not AmpMode.OFF
+            and (dtype := self._fixed_dtype()) is not None
+        ):
+            raise SettingError("amp", NO_FLOAT32.format(mode=settings.amp.value, dtype=dtype))
         is_bf16 = "amp" in changed and settings.amp is AmpMode.BF16
         if is_bf16 and (reason := self._bf16_refusal()) is not None:
             raise SettingError("amp", reason)
@@ -203,6 +210,17 @@ class ScriptSwitches:
 
     def _can_scale(self) -> bool:
         return self.has_scaler or self.autocast.own_mode is AmpMode.FP16
+
+    def _fixed_dtype(self) -> str | None:
+        """Return the data type of weights of which none is in float32, where the script has no mode of its
+        own: autocast leaves those as they are."""
+        if self.autocast.own_mode is not AmpMode.OFF:
+            return None
+        weights = (weight for model in self._training.models for weight in model.parameters())
+        dtypes = {weight.dtype for weight in weights if weight.is_floating_point()}
+        if not dtypes or torch.float32 in dtypes:
+            return None
+        return ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
 
     def _bf16_refusal(self) -> str | None:
         if self.autocast.own_mode is AmpMode.BF16:

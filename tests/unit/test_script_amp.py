@@ -214,6 +214,18 @@ def test_bf16_is_refused_where_the_processor_has_no_lstm_of_it(
     assert "LSTM" in answer.message
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_mixed_precision_is_refused_where_no_weight_is_in_float32(tmp_path: Path, dtype: torch.dtype) -> None:
+    net = Net().to(dtype)
+    script = Script(net, net)
+    script.inputs = script.inputs.to(dtype)
+    attached, (request,) = train(tmp_path, script, "bf16")
+    answer = attached.answer(request)
+    assert answer.state == CommandState.REJECTED
+    assert answer.message.endswith(f"all weights are in {str(dtype).removeprefix('torch.')}.")
+    assert set(script.outputs) == {dtype}
+
+
 class OnGpus(nn.DataParallel[nn.Module]):
     """DataParallel of a model over so many GPUs, which is called on the CPU."""
 
