@@ -10,6 +10,7 @@ import time
 import torch
 
 import harness
+from harness.device.cuda.cudnn import read_cudnn_version
 from harness.device.protocol import Device
 from harness.records.run import DeviceKind, RunRow, RunState
 
@@ -17,6 +18,7 @@ from harness.records.run import DeviceKind, RunRow, RunState
 def first_row(run_id: str, name: str, settings_json: str, device: Device) -> RunRow:
     """Return the row of a run that starts now. `settings_json` are its settings, as a JSON object."""
     on_cpu = device.facts.kind is DeviceKind.CPU  # Elsewhere the reading lists all blocks, for nothing.
+    cudnn = read_cudnn_version()
     versions = {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -24,7 +26,7 @@ def first_row(run_id: str, name: str, settings_json: str, device: Device) -> Run
         "cpu_cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "process_limit_bytes": device.read_allocator().most_within_process_limit_bytes if on_cpu else None,
-        "cudnn": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
+        "cudnn": cudnn if isinstance(cudnn, int) else None,
     }
     return RunRow(
         run_id=run_id,

@@ -1,13 +1,16 @@
 import json
 
 import pytest
+import torch
 
-from harness.device.doctor.checks import check_cuda, check_sqlite, tensor_cores
-from harness.device.doctor.examine import cudnn_text, run_checks
+from harness.device.cuda.cudnn import read_cudnn_version
+from harness.device.doctor.checks import check_cuda, check_cudnn, check_sqlite, tensor_cores
+from harness.device.doctor.examine import run_checks
 from harness.device.doctor.report import Check, DeviceReport, DoctorReport, Status, from_json, to_json
-from harness.device.testing.device import FAKE_FACTS
+from harness.device.testing.device import FAKE_FACTS, FakeDevice
 from harness.errors import StepscopeError
 from harness.records.run import DeviceKind
+from harness.watch.run_row import first_row
 
 
 def cuda(
@@ -22,6 +25,14 @@ def cuda(
     return check_cuda(
         "2.13.0", built_for, visible_gpus, reason, driver, driver_cuda, nvml_gpus, visible_devices
     )
+
+
+def another_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version() -> int | None:
+        raise RuntimeError("cuDNN version incompatibility: found (9, 0, 0). ")
+
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cudnn, "version", version)
 
 
 def test_a_driver_of_the_same_major_version_fits() -> None:
@@ -119,7 +130,25 @@ def test_tensor_cores_go_by_capability(
 
 @pytest.mark.parametrize(("number", "text"), [(91002, "9.10.2"), (8907, "8.9.7"), (90100, "9.1.0")])
 def test_cudnns_number_is_read(number: int, text: str) -> None:
-    assert cudnn_text(number) == text
+    assert check_cudnn(number) == Check("cuDNN", Status.OK, text)
+
+
+def test_another_cudnn_than_torchs_is_a_problem_in_torchs_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    another_cudnn(monkeypatch)
+    check = check_cudnn(read_cudnn_version())
+    assert (check.status, check.value) == (Status.PROBLEM, "cuDNN version incompatibility: found (9, 0, 0).")
+    assert "LD_LIBRARY_PATH" in check.advice
+
+
+def test_a_torch_without_cudnn_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: False)
+    assert check_cudnn(read_cudnn_version()).status is Status.UNAVAILABLE
+
+
+def test_a_run_is_recorded_with_another_cudnn_than_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    another_cudnn(monkeypatch)
+    row = first_row("id", "name", "{}", FakeDevice(FAKE_FACTS))
+    assert json.loads(row.versions)["cudnn"] is None
 
 
 def test_the_worst_check_speaks_for_the_report() -> None:

@@ -59,6 +59,20 @@ def check_cuda(
     return Check(name, Status.PROBLEM, f"{value}; {reason}", advice)
 
 
+def check_cudnn(version: int | str | None) -> Check:
+    """Check cuDNN's version number, or the reason why it has none.
+
+    The number 91002 is version 9.10.2, and before version 9, 8907 is 8.9.7.
+    """
+    if version is None:
+        return Check("cuDNN", Status.UNAVAILABLE, "this torch has none")
+    if isinstance(version, str):
+        advice = "Remove the folder of the other cuDNN from LD_LIBRARY_PATH, or install the one torch names."
+        return Check("cuDNN", Status.PROBLEM, version, advice)
+    major, rest = divmod(version, 10_000) if version >= 90_000 else divmod(version, 1000)
+    return Check("cuDNN", Status.OK, f"{major}.{rest // 100}.{rest % 100}")
+
+
 def check_sqlite(version: tuple[int, int, int]) -> Check:
     """Check that the version of SQLite supports a log.
 

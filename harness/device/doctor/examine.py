@@ -13,8 +13,9 @@ from harness.device.accelerator import is_rocm
 from harness.device.cpu import facts as cpu_facts
 from harness.device.cpu.heap import open_heap
 from harness.device.cuda import facts as cuda_facts
+from harness.device.cuda.cudnn import read_cudnn_version
 from harness.device.doctor.accelerators import amd_limits, check_others
-from harness.device.doctor.checks import check_cuda, check_sqlite, tensor_cores
+from harness.device.doctor.checks import check_cuda, check_cudnn, check_sqlite, tensor_cores
 from harness.device.doctor.report import Check, DeviceReport, DoctorReport, Status
 from harness.device.find import list_devices
 from harness.device.mps.facts import mps_limits
@@ -32,7 +33,7 @@ def run_checks() -> DoctorReport:
         Check("PyTorch", Status.OK, torch.__version__),
         *_check_nvidia(),
         *check_others(),
-        _check_cudnn(),
+        check_cudnn(read_cudnn_version()),
         check_sqlite(sqlite3.sqlite_version_info),
         _check_compiler(),
         _check_malloc(),
@@ -112,19 +113,6 @@ def _check_nvidia() -> tuple[Check, Check]:
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
     )
     return cuda_check, nvml_check
-
-
-def _check_cudnn() -> Check:
-    number = torch.backends.cudnn.version()
-    if number is None:
-        return Check("cuDNN", Status.UNAVAILABLE, "this torch has none")
-    return Check("cuDNN", Status.OK, cudnn_text(number))
-
-
-def cudnn_text(number: int) -> str:
-    """Format cuDNN's version number: 91002 is 9.10.2, and before version 9, 8907 is 8.9.7."""
-    major, rest = divmod(number, 10_000) if number >= 90_000 else divmod(number, 1000)
-    return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def _check_compiler() -> Check:
