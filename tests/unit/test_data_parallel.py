@@ -84,6 +84,9 @@ class NotesDtype(nn.Module):
         return nn.functional.cross_entropy(outputs.float(), targets)
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.accelerator, "device_index"), reason="this torch replicates on CUDA GPUs only"
+)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_replicas_compute_in_the_data_type_of_autocast(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype

@@ -41,13 +41,18 @@ class _GraphOnCpu(CUDAGraph):
     work: _Work
 
     def __new__(cls) -> "_GraphOnCpu":
-        return object.__new__(cls)
-
-    def __init__(self) -> None:
-        """Without torch's, which needs a GPU."""
+        # A build for CUDA has a class of C++ here, others a stand-in that cannot be made.
+        base = torch._C._CUDAGraph if torch.backends.cuda.is_built() else object
+        graph: _GraphOnCpu = base.__new__(cls)
+        return graph
 
     def __del__(self) -> None:
-        """As `__init__`."""
+        """Without torch's, which needs a GPU."""
+
+
+def _graph_on_cpu() -> _GraphOnCpu:
+    """Return a graph without a call of its constructor, which needs a GPU."""
+    return _GraphOnCpu.__new__(_GraphOnCpu)
 
 
 @contextmanager
@@ -102,7 +107,7 @@ def _replayed(home: Path) -> tuple[Recorded, list[float], list[float]]:
     warm, replayed = list[float](), list[float]()
 
     def train() -> None:
-        training, graph = _Training(), _GraphOnCpu()
+        training, graph = _Training(), _graph_on_cpu()
         warm.extend(training.step().item() for _ in range(3))
         with _capture(graph):
             training.loss = training.step().detach()
@@ -128,7 +133,7 @@ def test_what_is_captured_is_no_step(tmp_path: Path) -> None:
         for _ in range(3):
             training.step()
         for _ in range(2):
-            with _capture(_GraphOnCpu()):
+            with _capture(_graph_on_cpu()):
                 training.step()
         training.step()
 
@@ -140,7 +145,7 @@ def test_what_is_captured_is_no_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_scaled", [False, True])
 def test_a_graph_without_an_update_makes_no_step_and_has_its_loss(tmp_path: Path, is_scaled: bool) -> None:
     def train() -> None:
-        training, graph = _Training(), _GraphOnCpu()
+        training, graph = _Training(), _graph_on_cpu()
         training.inputs.fill_(1.0)
         training.step()
         scaler = torch.amp.GradScaler("cpu", enabled=is_scaled)
@@ -169,7 +174,7 @@ def test_a_capture_that_fails_ends_it(tmp_path: Path, monkeypatch: pytest.Monkey
     def train() -> None:
         training = _Training()
         training.step()
-        with pytest.raises(RuntimeError, match="not permitted"), _capture(_GraphOnCpu()):
+        with pytest.raises(RuntimeError, match="not permitted"), _capture(_graph_on_cpu()):
             training.step()
         training.step()
 
@@ -179,7 +184,7 @@ def test_a_capture_that_fails_ends_it(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_capture_in_another_thread_leaves_the_training_followed(tmp_path: Path) -> None:
     def train() -> None:
-        training, graph = _Training(), _GraphOnCpu()
+        training, graph = _Training(), _graph_on_cpu()
         training.step()
         begin = threading.Thread(target=graph.capture_begin)
         begin.start()
@@ -208,7 +213,7 @@ def _replayed_on_a_device(home: Path, *, is_whole: bool) -> Recorded:
     queue = FakeQueue()
     with attached(home) as (session, folder, guard):
         session._cpu = FakeDevice(queue=queue)  # type: ignore[assignment]  # in place of the CPU
-        training, graph = _Training(), _GraphOnCpu()
+        training, graph = _Training(), _graph_on_cpu()
         for _ in range(3):
             training.step()
         with _capture(graph):
@@ -257,7 +262,7 @@ def test_what_is_logged_within_a_capture_takes_no_part_in_it(
         training.step()
         reads.request([])
         calls.clear()
-        with _capture(_GraphOnCpu()):
+        with _capture(_graph_on_cpu()):
             session.remarks.log({"loss": training.step().detach()})
             session.remarks.phase_ended("phase/augment", 1_000)
         assert not calls
