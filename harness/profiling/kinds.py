@@ -18,7 +18,8 @@ _LOSS = re.compile(
     r"loss|cross_?entropy|classnll|(?:^|_)kl_div|(?:^|::)mse_|(?:^|_)bce_|smooth_l1|(?:^|_|::)huber"
 )
 _ATTENTION = re.compile(
-    r"attention|attn|flash|fmha|sdpa|scaled_dot_product|decodewithpagedkv|prefillwith"
+    # Deformable attention has kernels named as those of deformable convolution.
+    r"attention|attn|ms_deform|flash|fmha|sdpa|scaled_dot_product|decodewithpagedkv|prefillwith"
     # AOTriton's and aiter's backward pass.
     r"|bwd_kernel_d[kq]|^_?bwd_(?:preprocess|kernel_fuse)"
 )
