@@ -35,6 +35,16 @@ AMBIGUOUS = (
 )
 
 
+# facebookresearch/faiss#2155, #2020 and #1031.
+FAISS = (
+    "Error: 'err == cudaSuccess' failed: StandardGpuResources: alloc fail type TemporaryMemoryBuffer dev 0 "
+    "space Device stream 0x56211a0ab660 size 1610612736 bytes (cudaMalloc error out of memory [2])",
+    "Error: 'err == cudaSuccess' failed: Failed to cudaMalloc 536870912 bytes on device 1 (error 2 out of "
+    "memory\nOutstanding allocations:",
+    "Error: 'err == cudaSuccess' failed: failed to cudaMalloc 47064032 bytes (error 2 out of memory)",
+)
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -92,6 +102,20 @@ AMBIGUOUS = (
         RuntimeError("hipErrorOutOfMemory: out of memory"),
         # ggml-org/llama.cpp#22673; MLX words it likewise.
         RuntimeError("Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"),
+        # A loader that cannot fork its workers: pytorch/pytorch#4387, and a mapping in a worker.
+        OSError(12, "Cannot allocate memory"),
+        OSError(
+            "Caught OSError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+            "OSError: [Errno 12] Cannot allocate memory"
+        ),
+        # NVlabs/tiny-cuda-nn#278
+        RuntimeError(
+            "/tiny-cuda-nn/include/tiny-cuda-nn/gpu_memory.h:584 cuMemCreate(&m_handles.back(), "
+            "n_bytes_to_allocate, &prop, 0) failed with error CUDA_ERROR_OUT_OF_MEMORY"
+        ),
+        # open-mmlab/mmdetection3d#80, tianweiy/CenterPoint#301
+        RuntimeError("mmdet3d/ops/spconv/src/indice_cuda.cu 124\ncuda execution failed with error 2"),
+        *map(RuntimeError, FAISS),
     ],
 )
 def test_these_are_out_of_memory(error: BaseException) -> None:
@@ -104,7 +128,9 @@ def test_these_are_out_of_memory(error: BaseException) -> None:
         RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
         ValueError("CUDA out of memory"),
         an_accelerator_error(700),
-        OSError(12, "Cannot allocate memory"),
+        OSError(28, "No space left on device"),
+        RuntimeError("spconv/src/spconv/indice.cu 125\ncuda execution failed with error 209"),
+        RuntimeError("failed to cudaMalloc 1610612736 bytes (error 3 initialization error)"),
         KeyboardInterrupt(),
         RuntimeError('false INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":1016, please'),
         RuntimeError('NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/PeerToPeerAccess.cpp":80'),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from harness.analysis.oom.error import is_from_worker, read_error, tensor_bytes
+from harness.analysis.oom.error import is_from_worker, is_of_host, read_error, tensor_bytes
 from harness.records.run import DeviceKind
 from tests.oom_factories import GIB, MIB
 
@@ -37,6 +37,9 @@ def test_the_numbers_in_cudas_error_are_read() -> None:
         ("Invalid buffer size: 24.00 GiB", 24 * GIB),
         ("Invalid buffer size: 20.25 GB", int(20.25 * GIB)),
         ("unable to mmap 32789894024 bytes from file </m.pt>: Cannot allocate memory (12)", 32_789_894_024),
+        ("alloc fail type TemporaryMemoryBuffer dev 0 space Device size 1610612736 bytes (cuda", 1610612736),
+        ("failed: Failed to cudaMalloc 536870912 bytes on device 1 (error 2 out of memory\nOut", 536870912),
+        ("failed to cudaMalloc 47064032 bytes (error 2 out of memory)", 47064032),
         ("CUDA error: out of memory", None),
         (
             "MPS backend out of memory (MPS allocated: 1 GiB). Tried to allocate 3.50 GiB on priva",
@@ -86,3 +89,8 @@ def test_numpys_error_is_read_for_arrays_larger_than_any_address_space(size_byte
 def test_an_error_out_of_a_worker_is_known_by_its_text() -> None:
     assert is_from_worker("Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback")
     assert not is_from_worker(CUDA_TEXT)
+
+
+def test_a_process_or_mapping_that_the_system_refuses_is_memory_of_the_host() -> None:
+    assert is_of_host("[Errno 12] Cannot allocate memory")
+    assert not is_of_host("[Errno 28] No space left on device")

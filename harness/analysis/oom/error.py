@@ -13,8 +13,11 @@ from harness.records.run import DeviceKind
 _UNITS = {"bytes": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50, "E": 2**60}
 # numpy ends a size of three digits with the point: "512. KiB" (`_size_to_string` in its _exceptions.py).
 _SIZE = r"([0-9]+(?:\.[0-9]*)?) (bytes|[KMGTPE])(?:i?B)?"
-# "Invalid buffer size" is Metal's error for a request above its largest buffer.
-_REQUESTED = re.compile(rf"(?:(?:[Tt]ried|Unable) to allocate|unable to mmap|Invalid buffer size:) {_SIZE}")
+# "Invalid buffer size" is Metal's error for a request above its largest buffer; the last two are faiss's.
+_REQUESTED = re.compile(
+    r"(?:(?:[Tt]ried|Unable) to allocate|unable to mmap|Invalid buffer size:|[Ff]ailed to cudaMalloc"
+    rf"|alloc fail type .{{1,200}} size) {_SIZE}"
+)
 # "capacty" is torch 2.1's; the second form is torch 1's.
 _TOTAL = re.compile(rf"total capaci?ty of {_SIZE}")
 _OLD_TOTAL = re.compile(rf"{_SIZE} total capacity")
@@ -34,7 +37,7 @@ _HOST = re.compile(
     r"DefaultCPUAllocator|Unable to allocate .+ for an array|\b_?(?:Array)?MemoryError\b"
     # Thrust's has the GPU's code behind it.
     r"|std::bad_alloc(?!: (?:cuda|hip)Error)"
-    r"|unable to (?:mmap|allocate shared memory)|_OUT_OF_HOST_MEMORY|_HOST_ALLOCATION_FAILED"
+    r"|unable to (?:mmap|allocate shared memory)|_OUT_OF_HOST_MEMORY|_HOST_ALLOCATION_FAILED|\[Errno 12\]"
 )
 # Of /dev/shm. posix_fallocate returns its error and leaves errno alone, so that torch prints "Success (0)" or
 # any older code (aten/src/ATen/MapAllocator.cpp); before that call it wrote the last byte of the file.

@@ -1,5 +1,6 @@
 """Recognition of out-of-memory errors on GPU and CPU, and release of the memory that they keep alive."""
 
+import errno
 import re
 import sys
 import traceback
@@ -38,6 +39,11 @@ _TEXTS = (
     "hipErrorOutOfMemory",
     # Metal's, of a command buffer: "Insufficient Memory (00000008:kIOGPU…)".
     "kIOGPUCommandBufferCallbackErrorOutOfMemory",
+    # The name of the code in CUDA's driver: CUDA_CHECK_THROW of tiny-cuda-nn (its common_host.h).
+    "CUDA_ERROR_OUT_OF_MEMORY",
+    # faiss (its gpu/StandardGpuResources.cpp), now and before version 1.7.1.
+    "cudaMalloc error out of memory",
+    "(error 2 out of memory",
 )
 _PATTERNS = (
     # cuDNN 9 has names such as CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED.
@@ -50,6 +56,8 @@ _PATTERNS = (
     re.compile(r"unable to mmap.{1,400}: Cannot allocate memory \(12\)", re.DOTALL),
     # NCCL names the code from 2.19 on.
     re.compile(r"Cuda failure (?:2 )?'out of memory'"),
+    # spconv, and mmdetection3d's copy of it (tensorview.h): the number of cudaErrorMemoryAllocation.
+    re.compile(r"\bcuda (?:execution )?failed with error 2\b"),
     # NCCL's last error after a failed cudaMalloc (`ncclCudaCalloc` in its src/include/alloc.h); it says the
     # same on a GPU that has failed before in any way.
     re.compile(r"Failed to CUDA calloc (?:async )?\d+ bytes"),
@@ -71,6 +79,9 @@ _AMBIGUOUS = re.compile(
     r"|\b(?:UR_RESULT|PI)_ERROR_OUT_OF_RESOURCES\b"
 )
 
+# ENOMEM of a fork or a mapping. A loader worker passes on the text of an error without its number.
+_NO_MEMORY_OF_SYSTEM = f"[Errno {errno.ENOMEM}]"
+
 # cudaErrorMemoryAllocation, as `torch.AcceleratorError.error_code` (torch 2.8 and newer).
 _OUT_OF_MEMORY_CODE = 2
 
@@ -80,12 +91,15 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     torch raises `OutOfMemoryError` on the GPU, `AcceleratorError` when a CUDA call fails (torch 2.8 and
     newer), and a plain RuntimeError from the CPU allocator and from libraries; Python itself raises
-    MemoryError. A loader worker that runs out of memory re-raises one of these with its text.
+    MemoryError, and an OSError where the system refuses a process or a mapping. A loader worker that runs out
+    of memory re-raises one of these with its text.
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if getattr(error, "error_code", None) == _OUT_OF_MEMORY_CODE:
         return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM or _NO_MEMORY_OF_SYSTEM in text_of(error)
     if not isinstance(error, RuntimeError):
         return False
     text = text_of(error)
