@@ -17,6 +17,7 @@ from harness.cli.overhead import overhead_facts, overhead_json, overhead_of
 from harness.cli.parser import Parser, add_command
 from harness.cli.profiling import profile_facts, profiles_of
 from harness.cli.ranks import comparison_json, rank_facts
+from harness.cli.requests import request_facts, requests_json, requests_of
 from harness.cli.shell import RUN_HELP, Shell, find_run
 from harness.cli.timing import last_timing, timing_facts, timing_json
 from harness.errors import LogError
@@ -67,6 +68,7 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     overhead = overhead_of(folder, run)
     changes = changes_of(folder, run.status.state.is_over)
     measurements = measurements_of(folder, run.status.state.is_over)
+    requests = requests_of(folder)
     parts = parts_of(folder)
     ranks = read_ranks(parts, time.time())
     comparison = compare_ranks(read_rank_steps(parts))
@@ -76,6 +78,7 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
             "events": [event._asdict() for event in events],
             "timing": timing_json(timing),
             "own_cost": overhead_json(overhead),
+            "requests": requests_json(requests),
             "observed_changes": changes_json(changes),
             "measurements": [measurement_json(one) for one in measurements],
             "ranks": [rank._asdict() | {"sentence": rank.sentence} for rank in ranks],
@@ -87,6 +90,7 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
         return 0
     facts = timing_facts(timing) + profile_facts(profiles) + overhead_facts(overhead) + change_facts(changes)
     facts += measurement_facts(measurements)
+    facts += request_facts(requests, is_over=run.status.state.is_over)
     facts += (
         rank_facts(ranks, comparison) + _settings_facts(run, first, effective) + _refit_facts(run, folder)
     )
