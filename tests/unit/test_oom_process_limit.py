@@ -56,7 +56,8 @@ def test_a_leak_that_ran_into_the_limit_is_the_verdict_with_the_limit() -> None:
     leak = LeakSign("allocated", "It had grown.", 51_200, 11, 120 * MIB)
     report = explain(some_facts(DeviceKind.CPU, **LIMITED, leak=leak))
     assert report.verdict is OomVerdict.LEAK
-    assert "120 MiB of the limit of the process (ulimit -d) of 600 MiB." in report.why
+    share = "120 MiB of the 400 MiB that the limit of the process (ulimit -d) of 600 MiB left to the run."
+    assert share in report.why
     assert any(line.startswith("Also: The limit of the process") for line in report.evidence)
 
 

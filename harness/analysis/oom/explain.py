@@ -166,7 +166,7 @@ def _leak(facts: OomFacts) -> str | None:
         return None
     if leak.leaked_bytes is None:
         return f"A leak had filled the memory: its size is not known. {leak.message}"
-    of = "" if not limit else f" of {_limit(facts)}"
+    of = "" if not limit else f" of {_run_limit(facts)}"
     had = "had" if leak.is_certain else "had most likely"
     return f"A leak {had} filled the memory: {words.size(leak.leaked_bytes)}{of}. {leak.message}"
 
@@ -263,6 +263,14 @@ def _limit(facts: OomFacts) -> str:
         limit = memory.process_limit
         return f"the limit of the process ({limit.option}) of {words.size(limit.limit_bytes)}"
     return f"the {words.size(memory.device_total_bytes)} of {facts.device_name}"
+
+
+def _run_limit(facts: OomFacts) -> str:
+    """Return the limit in words, with the part of it that the run can use where that is known to be less."""
+    memory = facts.held
+    if memory.run_limit_bytes == memory.limit_bytes:
+        return _limit(facts)
+    return f"the {words.size(memory.run_limit_bytes)} that {_limit(facts)} left to the run"
 
 
 def _leak_evidence(facts: OomFacts, verdicts: Sequence[OomVerdict]) -> list[str]:
