@@ -59,6 +59,8 @@ class TrackingResult(NamedTuple):
     note: str
     # Autograd graphs that outlived their steps; None when none did.
     graphs: RetainedGraphs | None = None
+    # Those that results of the steps keep, such as a hidden state, where no loss does; None if not searched.
+    graphs_of_results: RetainedGraphs | None = None
     replaced: Sequence[ReplacedBlock] = ()
 
 

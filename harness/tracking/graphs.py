@@ -9,6 +9,7 @@ whether the node is live, without retaining it.
 import gc
 import time
 import weakref
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -87,8 +88,32 @@ class GraphWatch:
             return RetainedGraphs(len(retained), len(ended))
         return RetainedGraphs(len(retained), len(ended), _operation(referrer), site_of(referrer))
 
+    def of_results(self, site_of: Callable[[Tensor], str | None]) -> RetainedGraphs | None:
+        """Return the graphs that live results of the steps keep, as those of hidden states in a list, if each
+        step but the first and the newest two has such a result; else None. Takes as long as `retained`."""
+        newest = [max((one.sequence for one in step), default=None) for step in self._steps]
+        bounds = [number for number in newest if number is not None]
+        ended = len(bounds) - 1 - _NEWEST_STEPS
+        if ended < 1:
+            return None
+        steps: set[int] = set()
+        youngest: Tensor | None = None
+        for tensor in self._results():
+            # Nodes of one thread are numbered in order, and a step's last is that of its loss.
+            step = bisect_left(bounds, tensor.grad_fn._sequence_nr()) - 1
+            if 0 <= step < ended:
+                steps.add(step)
+                youngest = tensor if youngest is None else youngest
+                if len(steps) == ended:
+                    return RetainedGraphs(ended, ended, _operation(youngest), site_of(youngest), False)
+        return None
+
     def _referrers(self, sequences: set[int]) -> Iterator[Tensor]:
         """Yield the tensors that have one of these nodes in their graph, the youngest first."""
+        return (tensor for tensor in self._results() if _reaches(tensor.grad_fn, sequences))
+
+    def _results(self) -> Iterator[Any]:
+        """Yield the tensors that have a graph, the youngest first, until it takes too long."""
         cpu_end_ns, end_ns = self._cpu_ns() + _LONGEST_WALK_NS, self._clock_ns() + _LONGEST_WAIT_NS
         is_tensor: dict[type, bool] = {}
         examined = 0
@@ -102,8 +127,7 @@ class GraphWatch:
             is_late = self._cpu_ns() > cpu_end_ns or self._clock_ns() > end_ns
             if is_late and examined > _LEAST_TENSORS:
                 return
-            if _reaches(thing.grad_fn, sequences):
-                yield thing
+            yield thing
 
 
 def _operation(tensor: Tensor) -> str | None:

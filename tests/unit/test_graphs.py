@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.device.cpu.heap import in_use, open_heap
+from harness.device.protocol import AllocatorReading
 from harness.records.memory import SnapshotRow
 from harness.tracking.graphs import GraphWatch
 from harness.watch.capture.hunting import LeakHunt
@@ -132,6 +134,49 @@ def test_a_loss_without_a_graph_is_left_alone() -> None:
     assert watch.retained(lambda _tensor: None) is None
 
 
+def stepped(keep: Callable[[Tensor], object]) -> GraphWatch:
+    """A watch after some steps whose output, but not their loss, is put to `keep`."""
+    model, watch = torch.nn.Linear(4, 2), GraphWatch()
+    for _ in range(STEPS):
+        output = model(torch.ones(3, 4))
+        keep(output)
+        loss = output.square().sum()
+        watch.note(loss)
+        loss.backward()
+        del loss, output
+        watch.step_ended()
+    return watch
+
+
+def test_outputs_that_are_collected_keep_the_graphs_before_them() -> None:
+    kept: list[Tensor] = []
+    watch = stepped(kept.append)
+    assert watch.retained(lambda _tensor: None) is None
+    result = watch.of_results(lambda tensor: "here" if tensor is kept[-3] else None)
+    assert result is not None
+    # Nothing is known of where the first step began.
+    assert (result.retained, result.steps) == (STEPS - 3, STEPS - 3)
+    assert (result.operation, result.site, result.of_losses) == ("Addmm", "here", False)
+    assert "use detach() there" in graphs_sentence(result)
+
+
+def test_results_that_are_replaced_or_detached_or_older_keep_none() -> None:
+    older = [torch.ones(2, requires_grad=True) * 2 for _ in range(20)]
+    newest: dict[str, Tensor] = {}
+    detached: list[Tensor] = []
+    assert stepped(lambda output: newest.update(state=output)).of_results(lambda _tensor: None) is None
+    assert stepped(lambda output: detached.append(output.detach())).of_results(lambda _tensor: None) is None
+    assert GraphWatch().of_results(lambda _tensor: None) is None
+    assert len(older) == 20
+
+
+def test_results_of_some_steps_only_are_no_growth_with_every_step() -> None:
+    kept: list[Tensor] = []
+    numbers = iter(range(STEPS))
+    watch = stepped(lambda output: kept.append(output) if next(numbers) % 2 else None)
+    assert watch.of_results(lambda _tensor: None) is None
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[SteppedRun]:
     run = SteppedRun(tmp_path)
@@ -162,6 +207,35 @@ def test_the_hunt_for_a_leak_of_nodes_names_them_and_the_line_that_keeps_them(be
     assert message.startswith("The autograd graphs of 10 of 10 steps were retained by a tensor created at")
     assert "tests/unit/test_graphs.py:" in message
     assert "No allocation site" not in message
+
+
+@pytest.mark.slow
+def test_the_hunt_blames_no_other_memory_for_nodes_that_a_result_keeps(bench: SteppedRun) -> None:
+    heap = open_heap()
+    if heap is None:
+        pytest.skip("malloc cannot be read here")
+    gc.collect()  # The heap is to shrink by nothing of earlier tests.
+    device, states, forward = bench.context.device, list[Tensor](), bench.workload.forward
+    device.read_allocator = lambda: AllocatorReading(in_use(heap.info()), 0, 0, 0, 0, 1)  # type: ignore[method-assign]
+
+    def mistaken(inputs: Tensor, targets: Tensor) -> Tensor:
+        loss = forward(inputs, targets)
+        state = torch.ones(1, requires_grad=True)
+        for _ in range(200):
+            state = state * 1.0
+        states.append(state)
+        return loss + 0 * state.sum()
+
+    bench.workload.forward = mistaken
+    bench.run(8)
+    LeakHunt(bench.inbox, lambda: True).on_leak(a_leak()._replace(bytes_per_step=100_000.0), None)
+    bench.run(20)
+    message, result = bench.journal.of(SnapshotRow)[-1].message, bench.snapshots.hunt_result
+    assert "The autograd graphs of 9 of 9 steps were retained by a tensor created at" in message, message
+    assert "NumPy" not in message
+    assert result is not None
+    assert not result.is_beside_tensors
+    assert result.has_site
 
 
 @pytest.mark.slow

@@ -115,9 +115,12 @@ class SnapshotWriter:
         allocated = None if residual is None else summary.explained_bytes + residual
         file = self._captures / f"snapshot-{number}.pickle"
         written, problem = self._write(file, followed)
-        heap_growth = _heap_growth(window, summary.rows, followed)
+        graphs, heap_growth = followed.graphs, _heap_growth(window, summary.rows, followed)
+        if heap_growth is not None and followed.graphs_of_results is not None:
+            # The heap grows beside tensors: by the nodes of these graphs.
+            graphs, heap_growth = followed.graphs_of_results, None
         notes = [
-            _sentence(window, summary.rows, allocated, summary.explained_bytes, followed.graphs, heap_growth),
+            _sentence(window, summary.rows, allocated, summary.explained_bytes, graphs, heap_growth),
             followed.note,
             problem,
         ]
@@ -144,7 +147,7 @@ class SnapshotWriter:
             module_memory_rows(number, self._training.model, tensor_sizes, followed.activation_bytes),
             row,
             heap_growth,
-            _is_growing(summary.rows) or followed.graphs is not None or heap_growth is not None,
+            _is_growing(summary.rows) or graphs is not None or heap_growth is not None,
         )
 
     def _write(self, file: Path, followed: TrackingResult) -> tuple[WrittenFile | None, str]:
@@ -237,9 +240,12 @@ def graphs_sentence(graphs: RetainedGraphs) -> str:
         cause = f" by the result of an operation {graphs.operation}"
     else:
         cause = ""
+    begin = f"{many}{cause}: their nodes stay on the host's heap, outside of tensors."
+    if not graphs.of_losses:
+        return f"{begin} An output or hidden state that is collected keeps its graph; use detach() there."
     return (
-        f"{many}{cause}: their nodes stay on the host's heap, outside of tensors. A loss or metric "
-        "that is added up or collected keeps its graph; use loss.detach() or loss.item() there."
+        f"{begin} A loss or metric that is added up or collected keeps its graph; use loss.detach() or "
+        "loss.item() there."
     )
 
 

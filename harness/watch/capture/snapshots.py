@@ -226,7 +226,8 @@ class Snapshots(StepAction):
         current = self._open
         assert current is not None
         began_ns = self._clock_ns()
-        followed, tensor_sizes = self._tracker.end_window(), self._tracker.sizes
+        is_hunt = current.request.reason is SnapshotReason.LEAK
+        followed, tensor_sizes = self._tracker.end_window(is_hunt=is_hunt), self._tracker.sizes
         self._follow_setting(step)
         reserved = self._device.read_allocator().reserved_bytes
         window = SnapshotWindow(
@@ -243,7 +244,7 @@ class Snapshots(StepAction):
         )
         rows = self._writer.sum_up(followed, tensor_sizes, window, reserved)
         self._open = None
-        if current.request.reason is SnapshotReason.LEAK:
+        if is_hunt:
             copied_bytes = max((one.block.size_bytes for one in followed.replaced), default=0)
             self.hunt_result = HuntResult(
                 step - 1, rows.heap_growth is not None, copied_bytes, has_site=rows.has_growth

@@ -107,17 +107,20 @@ class Tracker:
         if self._on is not None:
             self._on[0].end_step()
 
-    def end_window(self) -> TrackingResult:
-        """Return the result of the steps since `begin_window`."""
+    def end_window(self, *, is_hunt: bool) -> TrackingResult:
+        """Return the result of the steps since `begin_window`. In the hunt for a leak also the graphs that
+        results of the steps keep are searched for."""
         assert self._on is not None, "a window is open"
         follower, following = self._on
-        graphs: list[RetainedGraphs | None] = [None]
+        found: list[RetainedGraphs | None] = [None, None]
 
         def find_graphs() -> None:
-            graphs[0] = following.graphs.retained(follower.site_of)
+            found[0] = following.graphs.retained(follower.site_of)
+            if is_hunt and found[0] is None:
+                found[1] = following.graphs.of_results(follower.site_of)
 
         self._guarded("following graphs", find_graphs)
-        return follower.end_window()._replace(graphs=graphs[0])
+        return follower.end_window()._replace(graphs=found[0], graphs_of_results=found[1])
 
     def stop(self) -> None:
         """Stop tracking. Idempotent."""
