@@ -1,6 +1,7 @@
 """The events of evaluations: one each, or one for several, and never too many to read the others."""
 
 from harness.attach.evaluations import EVENT_NS, Evaluations
+from harness.device.testing.device import FakeDevice
 from harness.records.run import EventRow
 from harness.store.reader import MOST_EVENTS
 from harness.watch.memory import MemoryWatch
@@ -47,3 +48,28 @@ def test_a_run_of_a_month_leaves_room_for_other_events() -> None:
 
 def test_what_waits_at_the_end_is_recorded() -> None:
     assert [event.step for event in run_for(25, 4)] == [1, 4, 7]
+
+
+class PeakDevice(FakeDevice):
+    """Each peak is twice as high as the one before."""
+
+    peak_bytes = 100 << 20
+
+    def begin_peak(self) -> int:
+        self.peak_bytes *= 2
+        return self.peak_bytes
+
+
+def test_an_event_has_the_highest_memory_of_its_evaluations() -> None:
+    journal = FakeJournal()
+    evaluations = Evaluations(a_context(journal=journal), MemoryWatch(PeakDevice()))
+    for step, batches in ((10, 2), (20, 0)):
+        for _ in range(batches):
+            evaluations.left_out(SECOND_NS)
+        evaluations.add(SECOND_NS, step)
+        evaluations.record(step)
+    first, second = [row for row in journal.rows if isinstance(row, EventRow)]
+    assert first.message == (
+        "Evaluation took 1.0 s; it belongs to no step. The memory reached 400 MiB meanwhile."
+    )
+    assert second.message == "Evaluation took 1.0 s; it belongs to no step."
