@@ -76,9 +76,11 @@ _LONG = pytest.mark.long
         (_WATCHED + _PASSED_ON, 3, RunState.FAILED, "The script exited with 3."),
         pytest.param(_WATCHED + "sys.exit()", 0, RunState.FINISHED, _FINISHED, marks=_LONG),
         pytest.param(_IN_MAIN + "sys.exit(main(0))", 0, RunState.FINISHED, _FINISHED, marks=_LONG),
-        (_CAUGHT_IN_MAIN + "raise SystemExit(main(0))", 0, RunState.STOPPED, _UNKNOWN),
+        pytest.param(
+            _CAUGHT_IN_MAIN + "raise SystemExit(main(0))", 0, RunState.STOPPED, _UNKNOWN, marks=_LONG
+        ),
         (_IN_MAIN + "sys.exit(main(3))", 3, RunState.FAILED, "The script exited with 3."),
-        (_WATCHED + _CAUGHT, 0, RunState.FINISHED, _FINISHED),
+        pytest.param(_WATCHED + _CAUGHT, 0, RunState.FINISHED, _FINISHED, marks=_LONG),
         pytest.param(_WATCHED + "raise SystemExit(3)", 3, RunState.STOPPED, _UNKNOWN, marks=_LONG),
         (_WATCHED + _OWN_HOOK, 1, RunState.FAILED, "ZeroDivisionError: division by zero"),
         (_IN_A_THREAD, 0, RunState.FAILED, "ValueError: no step 5"),

@@ -144,7 +144,7 @@ def test_a_hugging_face_training_with_a_metric_per_class_goes_on(tmp_path: Path)
     assert [step for step, _ in scalar(tmp_path / "home", "f1_class_7")] == [1, 2, 3]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @_LIGHTNING_WARNINGS[0]
 @_LIGHTNING_WARNINGS[1]
 def test_a_lightning_training_with_a_metric_per_class_goes_on(tmp_path: Path) -> None:

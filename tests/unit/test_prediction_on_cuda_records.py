@@ -25,6 +25,8 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 LAYERS = json.loads((ROOT / "tests/material/recurrent-h100.json").read_text(encoding="utf-8"))
 MIB = 1 << 20
+# A prediction takes seconds.
+EACH = 8
 
 
 class Level:
@@ -81,9 +83,12 @@ def test_there_is_a_report() -> None:
     assert reports()
 
 
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(1, EACH))]
+)
 @pytest.mark.parametrize("report", reports(), ids=lambda path: path.stem)
-def test_predictions_are_near_the_peaks_that_a_gpu_reached(report: Path) -> None:
-    """Every fourth of the configurations that were measured; `make gpu-check` measures sixty anew."""
+def test_predictions_are_near_the_peaks_that_a_gpu_reached(report: Path, first: int) -> None:
+    """A share of the configurations that were measured; `make gpu-check` measures sixty anew."""
     results = ResultsFile(report).read()
     facts = results.sessions[0]
     card = Target(DeviceKind.CUDA, facts["card"], facts["memory_bytes"], tuple(facts["capability"]))
@@ -92,7 +97,7 @@ def test_predictions_are_near_the_peaks_that_a_gpu_reached(report: Path) -> None
     peaks = {item: row["measured_bytes"] for item, row in rows.items() if "measured_bytes" in row}
     assert peaks
     errors = []
-    for item in sorted(peaks)[::4]:
+    for item in sorted(peaks)[first::EACH]:
         answer = predict(Question.of(resolve(drawn[item]), card), None)
         assert isinstance(answer, Prediction), (item, answer)
         errors.append(abs(answer.peak_allocated_bytes / peaks[item] - 1))
