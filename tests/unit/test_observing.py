@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.analysis.effect.observing import missing_time
 from harness.cli import main
 from harness.records.reference import ReferenceRow
 from harness.records.run import SettingsRow, StepFlag, StepRow
@@ -127,3 +128,9 @@ def test_reference_work_in_the_log_takes_the_machine_s_speed_out(tmp_path: Path)
     assert observed.is_at_equal_speed
     assert observed.step_ns is not None
     assert observed.step_ns.ratio == pytest.approx(1)
+
+
+def test_a_change_that_no_step_followed_has_no_seconds_below_zero() -> None:
+    assert missing_time(20, -0.4, True) == "Not compared: 0 s after the change, 10 s are needed."
+    assert missing_time(20, -0.4, False) == "Measuring: 0 of 10 s after the change."
+    assert missing_time(-0.4, 20, False) == "Not compared: 0 s before the change, 10 s are needed."

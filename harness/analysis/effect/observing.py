@@ -118,6 +118,8 @@ def missing_time(before_s: float, after_s: float, is_closed: bool) -> str | None
     """Return why there is no comparison yet, or ever (`is_closed`: no step will be added); None if both sides
     have enough seconds for a window."""
     least_s = LENGTHS_S[0]
+    # A change is later than the end of the step before it, which may be the only one so far.
+    before_s, after_s = max(0.0, before_s), max(0.0, after_s)
     if before_s < least_s:
         return f"Not compared: {before_s:.0f} s before the change, {least_s:.0f} s are needed."
     if after_s >= least_s:
