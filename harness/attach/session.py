@@ -40,7 +40,6 @@ from harness.attach.plain_observation import PlainObservation
 from harness.attach.plain_step import PlainStep
 from harness.attach.recording import record_size
 from harness.attach.remarks import Remarks
-from harness.attach.search_budget import SearchBudget
 from harness.attach.switches import ScriptSwitches
 from harness.attach.training import ScriptTraining
 from harness.device.cpu.device import CpuDevice
@@ -88,7 +87,6 @@ class Session:
         self._guard = guard
         guard.report = self._report
         self._searches = 0
-        self._budget = SearchBudget()
         self._seen: list[nn.Module] = []
         self._followed: WeakSet[nn.Module] = WeakSet()
         self._kinds: set[type[nn.Module]] = set()
@@ -358,8 +356,6 @@ class Session:
         optimizers that none of these belongs to."""
         observation = self._observation
         assert observation is not None
-        if not self._budget.permits():  # Then after a later update.
-            return
         training, observation.is_discovering = observation.training, False
         models, lost_kinds = take_alive(self._seen)
         owned = owned_parameters(training.optimizers)
@@ -367,12 +363,12 @@ class Session:
             self._kinds, observation.has_lost_models = self._kinds | lost_kinds, False
             self._entries.forget_models()
             training.add_models(models := find_models(owned, self._kinds))
-        # Those that are called already are called for a further optimizer of theirs too.
+        # A search through all objects of the process takes some 80 ms. Models that are followed already are
+        # called for a further optimizer of theirs too.
         has_all = owns_all([*self._followed, *models], owned) and owns_all(training.models, owned)
         roots = training.models if has_all else None
         if roots is None:
-            with self._budget.spending():
-                training.add_models(roots := find_models(owned))
+            training.add_models(roots := find_models(owned))
         called = {id(model) for model in (*self._followed, *models)}
         models += [root for root in roots if not any(id(module) in called for module in root.modules())]
         self._followed.update(models)
