@@ -1,6 +1,7 @@
 """`advise`: suggestions for a run, each with its evidence."""
 
 import argparse
+import shlex
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell, find_run
 from harness.errors import LogError
 from harness.records.run import CommandRow
-from harness.settings.spec import SPECS, value_text
+from harness.settings.spec import SPECS, arguments_of, value_text
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
@@ -65,14 +66,7 @@ def command(suggestion: Suggestion, run_id: str, is_live: bool) -> str:
     if is_live:
         assignments = " ".join(f"{name}={_value(name, value)}" for name, value in suggestion.change.items())
         return f"stepscope set {run_id} {assignments}"
-    return " ".join(_flag(name, value) for name, value in suggestion.change.items())
-
-
-def _flag(name: str, value: Any) -> str:
-    spec = SPECS[name]
-    if value is True:
-        return spec.flag
-    return spec.flag.replace("--", "--no-", 1) if value is False else f"{spec.flag} {value}"
+    return shlex.join(arguments_of(suggestion.change))
 
 
 def _value(name: str, value: Any) -> str:

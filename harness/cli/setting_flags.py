@@ -12,7 +12,7 @@ def add_setting_flags(parser: argparse.ArgumentParser) -> None:
         group = groups.setdefault(spec.group, parser.add_argument_group(spec.group.value))
         text = _help(spec).replace("%", "%%")
         if spec.kind is ValueKind.BOOL:
-            negative = "--no-" + spec.flag.removeprefix("--")
+            negative = spec.negative_flag
             group.add_argument(spec.flag, dest=spec.name, action="store_const", const="on", help=text)
             group.add_argument(
                 negative, dest=spec.name, action="store_const", const="off", help=argparse.SUPPRESS
@@ -30,7 +30,7 @@ def _metavar(spec: SettingSpec) -> str:
 def _help(spec: SettingSpec) -> str:
     notes = []
     if spec.kind is ValueKind.BOOL:
-        notes.append(f"--no-{spec.flag.removeprefix('--')} turns it off")
+        notes.append(f"{spec.negative_flag} turns it off")
     if spec.unit:
         notes.append(f"in {spec.unit}")
     if spec.default is not None:

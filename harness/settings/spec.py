@@ -65,6 +65,17 @@ class SettingSpec(NamedTuple):
         return self.effect is not Effect.NEW_RUN
 
     @property
+    def negative_flag(self) -> str:
+        """The shell's flag that turns a switch off."""
+        return f"--no-{self.flag.removeprefix('--')}"
+
+    def arguments(self, value: Any) -> list[str]:
+        """Return the shell's arguments that set `value`."""
+        if self.kind is ValueKind.BOOL:
+            return [self.flag if value else self.negative_flag]
+        return [self.flag, "none" if value is None else str(value)]
+
+    @property
     def flag(self) -> str:
         """The shell's flag."""
         return "--" + self.name.replace("_", "-")
@@ -160,6 +171,11 @@ def value_text(spec: SettingSpec, value: Any) -> str:
 
 
 SPECS: Mapping[str, SettingSpec] = {name: _spec(name, info) for name, info in Settings.model_fields.items()}
+
+
+def arguments_of(values: Mapping[str, Any]) -> list[str]:
+    """Return the shell's arguments that set `values`, which are by setting."""
+    return [word for name, value in values.items() for word in SPECS[name].arguments(value)]
 
 
 def spec_of(name: str, declared: Collection[str] = ()) -> SettingSpec:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from harness.catalog.own import is_own
 from harness.settings import Settings
 from harness.settings.resolve import resolve
-from harness.settings.spec import SPECS, ValueKind, change, change_title
+from harness.settings.spec import SPECS, change, change_title
 from harness.tune.candidates import BATCH, safe_batch
 from harness.tune.planning import combination, single, trial_of, unmeasured
 from harness.tune.rows import (
@@ -139,11 +139,7 @@ def command_line(settings: Settings) -> str:
     for name, value in chosen.items():
         if name in named or value == defaults[name]:
             continue
-        spec = SPECS[name]
-        if spec.kind is ValueKind.BOOL:
-            words.append(spec.flag if value else "--no-" + spec.flag.removeprefix("--"))
-        else:
-            words += [spec.flag, "none" if value is None else str(value)]
+        words += SPECS[name].arguments(value)
     return shlex.join(words)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from harness import words
 from harness.records.run import AmpMode
 from harness.settings.declaration import Group
-from harness.settings.spec import SPECS, change_title
+from harness.settings.spec import SPECS, arguments_of, change_title
 
 # Steps after a change within which an error is said to follow it, in the report on memory too: what breaks in
 # the loop does so at once, what is done every few steps (a log line, a check of the loss) after some.
@@ -129,7 +129,7 @@ class RecentChanges:
         if not changed:
             return []
         if self.names_flags:
-            flags = " ".join(_flag(name, value) for name, value in changed.items())
+            flags = shlex.join(arguments_of(changed))
             return [f"`stepscope run … {flags}` begins with the {_noun(changed)} before."]
         first = {name: self._first[name] for name in changed}
         parts = [f"When it is run again, the script begins with its own values ({change_title(first)})"]
@@ -186,13 +186,6 @@ def _ends_schedule(change: AppliedChange, error: str) -> bool:
 
 def _noun(values: Mapping[str, Any]) -> str:
     return "value" if len(values) == 1 else "values"
-
-
-def _flag(name: str, value: Any) -> str:
-    flag = SPECS[name].flag
-    if isinstance(value, bool):
-        return flag if value else f"--no-{flag.removeprefix('--')}"
-    return f"{flag} {_shell_value(value)}"
 
 
 def _shell_value(value: Any) -> str:
