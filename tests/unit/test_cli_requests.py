@@ -23,19 +23,19 @@ ACKS = (
 
 
 def test_a_late_refusal_is_stated_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    folder = Home.locate(None, os.environ).create("asked", resolve({"model": "mlp"}), 1)
+    folder = Home.locate(None, os.environ).create("requests", resolve({"model": "mlp"}), 1)
     with ControlLog(folder) as control:
         for command in (CAP, BATCH, TRIM):
             control.send(command)
-    with LogAppender(folder.log, a_run(folder.run_id, "asked")._replace(state="finished")) as appender:
+    with LogAppender(folder.log, a_run(folder.run_id, "requests")._replace(state="finished")) as appender:
         appender.append(steps(1, 20), list(ACKS))
-    assert main(["show", "asked"]) == 0
+    assert main(["show", "requests"]) == 0
     shown = capsys.readouterr().out
     assert "rejected" in shown
     assert "memory_cap_gib=0.2 GiB, amp=bf16: A memory cap can be set after step 2." in shown
     assert "batch_size=64" not in shown
     assert "empty cache" in shown
-    assert main(["show", "asked", "--json"]) == 0
+    assert main(["show", "requests", "--json"]) == 0
     requests = json.loads(capsys.readouterr().out)["requests"]
     assert [(one["kind"], one["state"], one["step"]) for one in requests] == [
         ("set", "rejected", 1),

@@ -1,4 +1,4 @@
-"""Which error a run ends by whose `close` is called while one is in flight."""
+"""The error that a run ends by if its `close` is called while one is in flight."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 class Script:
-    """A script whose error comes in its loop: `check` is called with step, inputs and output."""
+    """A script with an error in its loop: `check` is called with step, inputs and output."""
 
     def __init__(
         self, loader: DataLoader[Any], check: Callable[[int, torch.Tensor, torch.Tensor], None]

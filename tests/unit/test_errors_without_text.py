@@ -11,7 +11,7 @@ from tests.attach_factories import attached, recorded
 
 
 class UnprintableError(RuntimeError):
-    """An error whose text cannot be made."""
+    """An error with a text that cannot be made."""
 
     def __str__(self) -> str:
         raise AttributeError("no text")

@@ -135,7 +135,7 @@ def test_a_loss_without_a_graph_is_left_alone() -> None:
 
 
 def stepped(keep: Callable[[Tensor], object]) -> GraphWatch:
-    """A watch after some steps whose output, but not their loss, is put to `keep`."""
+    """A watch after some steps: their output, but not their loss, is put to `keep`."""
     model, watch = torch.nn.Linear(4, 2), GraphWatch()
     for _ in range(STEPS):
         output = model(torch.ones(3, 4))

@@ -93,7 +93,7 @@ def test_a_smaller_batch_than_the_scripts_comes_with_a_word_about_the_length(tmp
 
 @pytest.mark.slow
 class LengthLess(Sampler[int]):
-    """A sampler whose length is left open, as a base class of a script has it."""
+    """A sampler with its length left open, as a base class of a script has it."""
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(20))

@@ -101,6 +101,6 @@ def test_predictions_are_near_the_peaks_that_a_gpu_reached(report: Path, first: 
         answer = predict(Question.of(resolve(drawn[item]), card), None)
         assert isinstance(answer, Prediction), (item, answer)
         errors.append(abs(answer.peak_allocated_bytes / peaks[item] - 1))
-    # But for the worst one: with a ResNet, whose prediction is 14 % off, the mean of so few says little.
+    # But for the worst one: with a ResNet, predicted 14 % off, the mean of so few says little.
     assert fmean(sorted(errors)[:-1]) <= 0.03
     assert max(errors) <= 0.15
