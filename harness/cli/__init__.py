@@ -77,10 +77,14 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
     parser = build_parser(next(iter(words), None))
     arguments, extras = parser.parse_known_args(words)
     arguments.script = script
-    if extras:
-        arguments.parser.refuse_unknown(extras)
     shell = Shell.open(environ)
     try:
+        if extras:
+            if words[:1] == ["run"]:
+                from harness.cli.starting import check_script_is_first
+
+                check_script_is_first(arguments.model_word, words[: words.index(extras[0])])
+            arguments.parser.refuse_unknown(extras)
         code: int = arguments.command(arguments, shell)
     except StepscopeError as error:
         shell.print_status(f"stepscope: {error}")

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -79,12 +80,7 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 def start_run(arguments: Namespace, shell: Shell) -> int:
     """Run `stepscope run`: start a run and follow it to its end, unless detached."""
-    if is_script(str(arguments.model_word)):
-        raise UsageError(
-            f"{arguments.model_word!r} is a script: put it right after `stepscope run`, where only "
-            "--home, --name and --nproc, or --home, --name, --on, --retries, --detach and --json, may stand "
-            "before it. Settings of the catalog are not for scripts."
-        )
+    check_script_is_first(arguments.model_word, [arguments.model_word])
     if arguments.script is not None:
         return _start_remote_script(arguments, shell)
     settings = _settings_to_train(arguments, shell)
@@ -94,6 +90,18 @@ def start_run(arguments: Namespace, shell: Shell) -> int:
     ranks = _ranks(arguments)
     folder = supervisor.start(arguments.name, settings, remote=_remote(arguments), ranks=ranks)
     return _after_start(supervisor, folder, arguments, shell)
+
+
+def check_script_is_first(model_word: str | None, words: Sequence[str | None]) -> None:
+    """Raise UsageError if the word in the place of a model names a script and is among `words`: then an
+    option before it is none of those that a script may have."""
+    if model_word is not None and model_word in words and is_script(model_word):
+        raise UsageError(
+            f"{model_word!r} is a script: put it right after `stepscope run`, where only "
+            "--home, --name and --nproc, or --home, --name, --on, --retries, --detach and --json, may stand "
+            "before it. The other options are for models of the catalog; `stepscope set` changes what it can "
+            "of a script while it runs."
+        )
 
 
 def _settings_to_train(arguments: Namespace, shell: Shell) -> Settings:
