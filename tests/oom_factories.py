@@ -57,6 +57,7 @@ def some_facts(device: DeviceKind = DeviceKind.CUDA, **values: Any) -> OomFacts:
         "change": None,
         "leak": None,
         "variables": (),
+        "calls_without_backward": 0,
     }
     for name, value in values.items():
         (group,) = (group for group in (asked, held, facts) if name in group)

@@ -34,6 +34,7 @@ class PlainObservation(Observation):
         tracker, steps = self.tracker, self.steps
         self.training.has_updated = self.cycle.has_updated
         self.training.read_phase = lambda: plain.oom_phase if plain.times_ns else tracker.oom_phase
+        self.training.read_calls = lambda: tracker.calls_without_backward
         self._timer = steps.timer
         self._deadline_ns = 0
         plain.serve(steps)
@@ -96,6 +97,7 @@ class PlainObservation(Observation):
         if taken > 0:
             self.step += taken
             self.updates += taken
+            self.tracker.calls = 0
             self._timer.end_ns = self.tracker.last_ns = self.plain.end_ns
 
     def leave_plain_step(self) -> None:

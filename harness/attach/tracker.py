@@ -24,6 +24,7 @@ from harness.watch.timing import StepTimer, Times
 
 # _LOSS is the time from the last call of the model to the backward pass, a part of the forward pass.
 _DATA_WAIT, _COPY, _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER, _LOSS = range(7)
+_FAR_MORE = 3
 _OOM_PHASES = (
     OomPhase.DATA,
     OomPhase.COPY,
@@ -51,6 +52,7 @@ class StepTracker:
             that is loaded and not used, as by a loop that `break` ends before its model is called, is none of
             them once its loader was opened again and its iterator is gone.
         evaluation_ns: the duration of the evaluation since the last step ended.
+        calls: calls of models with gradients since the last backward pass.
         owes_mark: whether the mark of the step's last update on the device's clock is still to come.
     """
 
@@ -80,6 +82,11 @@ class StepTracker:
         self._unused: list[tuple[ReferenceType[LoaderPass], int]] = []
         self._left: list[tuple[ReferenceType[LoaderPass], int]] = []
         self.evaluation_ns = 0
+        self.calls = 0
+        # Of them, those of the step, and how many a step had at most before a backward pass.
+        self._step_calls = self._most_calls = 0
+        # Whether the newest call is evaluation by itself.
+        self._evaluates = False
         self.owes_mark = False
         # What `has_evaluated` and `_is_evaluating` were as the newest batch was requested.
         self._before_request = False, False
@@ -90,7 +97,15 @@ class StepTracker:
     @property
     def oom_phase(self) -> OomPhase:
         """The phase under way."""
+        if self._evaluates and self._phase in (_FORWARD, _LOSS):
+            return OomPhase.EVALUATION
         return _OOM_PHASES[self._phase]
+
+    @property
+    def calls_without_backward(self) -> int:
+        """`calls`, where those are far more than any step has had before a backward pass; else 0."""
+        usual = self._most_calls
+        return self.calls if usual and self.calls > _FAR_MORE * usual else 0
 
     def batch_requested(self) -> None:
         """A loader is about to return a batch."""
@@ -154,7 +169,11 @@ class StepTracker:
             return
         self._unused.clear()
         self._left.clear()
-        if is_evaluating or not has_gradients:
+        self._evaluates = is_evaluating or not has_gradients
+        if has_gradients:
+            self.calls += 1
+            self._step_calls += 1
+        if self._evaluates:
             self.has_evaluated = True
             self._is_evaluating = self._is_evaluating or is_evaluating
         elif self._is_evaluating and not self.has_batch:
@@ -189,6 +208,9 @@ class StepTracker:
             self._unused.clear()
             self._left.clear()
             self.has_evaluated = self._is_evaluating = False
+            if self._step_calls > self._most_calls:
+                self._most_calls = self._step_calls
+            self.calls = self._step_calls = 0
             if self._timer.is_observing:
                 now_ns = self.clock_ns()
                 self._spent_ns[self._phase] += now_ns - self.last_ns
@@ -316,6 +338,7 @@ class StepTracker:
     def leave_out(self) -> None:
         """Begin the step anew after an evaluation, or go on with what it had trained before."""
         trained, timer = self._trained, self._timer
+        self._step_calls = 0
         self._clear()
         if trained is None or not timer.is_observing:
             self.evaluation_ns += timer.leave_out()

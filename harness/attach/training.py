@@ -33,6 +33,7 @@ class ScriptTraining:
         loaders: the loaders that were opened.
         iterators: the iterators of those with workers.
         read_phase: returns the phase of the step under way.
+        read_calls: returns `calls_without_backward`.
         samples_per_step, tokens_per_step: those of the newest step; 0 and None while unknown.
         calls: the functions that a step calls.
         has_compiled: whether torch.compile was called in this process.
@@ -60,6 +61,7 @@ class ScriptTraining:
         self.loaders: Iterable[DataLoader[Any]] = ()
         self.iterators: Iterable[Any] = ()
         self.read_phase: Callable[[], OomPhase] = lambda: OomPhase.BETWEEN
+        self.read_calls: Callable[[], int] = int
         self.samples_per_step = 0
         self.tokens_per_step: int | None = None
         self.has_compiled = False
@@ -139,6 +141,11 @@ class ScriptTraining:
     def oom_phase(self) -> OomPhase:
         """The phase of the step under way."""
         return self.read_phase()
+
+    @property
+    def calls_without_backward(self) -> int:
+        """The calls with gradients since the last backward pass, see `StepTracker.calls_without_backward`."""
+        return self.read_calls()
 
 
 def _ignore(_key: int) -> None:

@@ -253,6 +253,11 @@ class Workload:
         """Between two steps: `Recovery` handles errors within one."""
         return OomPhase.BETWEEN
 
+    @property
+    def calls_without_backward(self) -> int:
+        """Return 0: each forward pass has its backward pass."""
+        return 0
+
     def close(self) -> None:
         """Stop the loader's workers. Idempotent, bounded."""
         self._loader.close()

@@ -161,6 +161,12 @@ class Training(Protocol):
         itself."""
         ...
 
+    @property
+    def calls_without_backward(self) -> int:
+        """The calls of the model with gradients since the last backward pass, where those are far more than
+        ever before one in this training; else 0."""
+        ...
+
 
 class Replaced:
     """An attribute that is a function, with another one in its place. The one way to stand in for a call."""

@@ -265,3 +265,33 @@ def test_an_unobserved_step_has_an_end_and_the_next_one_all_phases() -> None:
     step.timer.restart()
     step.tracker.begin()
     assert step.batch(10).learn(100, 200).update(50).end() == ([10, 0, 100, 200, 50], 360)
+
+
+def test_calls_that_no_backward_pass_follows_are_counted_once_they_are_far_more_than_usual() -> None:
+    step = Step()
+    for _ in range(20):  # None was ever followed by one, as in rollouts before the first update.
+        step.forward()
+    assert step.tracker.calls_without_backward == 0
+    step = Step()
+    for _ in range(2):
+        step.batch(1).learn(1, 1)
+    step.update(1).end()
+    for calls in range(1, 6):
+        step.batch(1).after(0, lambda: step.forward(is_evaluating=True))
+        assert step.tracker.oom_phase is OomPhase.EVALUATION
+        assert step.tracker.calls_without_backward == (calls if calls > 3 else 0)
+        step.after(1, lambda: step.tracker.forward_ended(has_gradients=True))
+    # An evaluation before a step makes no calls usual.
+    step.batch(1).learn(1, 1).update(1).end()
+    for _ in range(4):
+        step.batch(1).after(0, step.forward).after(1, lambda: step.tracker.forward_ended(has_gradients=True))
+    assert step.tracker.calls_without_backward == 4
+
+
+def test_the_calls_that_a_step_usually_has_are_not_too_many() -> None:
+    step = Step()
+    for _ in range(2):
+        for _ in range(50):
+            step.after(0, step.forward).after(1, lambda: step.tracker.forward_ended(has_gradients=True))
+        assert step.tracker.calls_without_backward == 0
+        step.learn(1, 1).update(1).end()

@@ -4,8 +4,17 @@ import pytest
 
 from dashboard.charts.allocations import oom_lines
 from harness.analysis.oom.explain import explain
-from harness.analysis.oom.report import LiveCategory, LiveSite, LiveVariable, OomFacts, OomPhase
+from harness.analysis.oom.report import (
+    LiveCategory,
+    LiveSite,
+    LiveVariable,
+    OomFacts,
+    OomPhase,
+    OomVerdict,
+)
 from harness.analysis.oom.text import render
+from harness.records.memory import ProcessLimit
+from harness.records.run import DeviceKind
 from tests.oom_factories import GIB, MIB, some_facts
 
 _GRAPHS = ", of which the autograd graphs of its tensors keep 9.00 GiB saved for a backward pass"
@@ -42,6 +51,68 @@ def test_graphs_of_which_a_part_was_read_are_named_however_small_the_part(
         "autograd graphs of its tensors keep at least 3.00 MiB saved for a backward pass."
     )
     assert said == ([sentence] if is_said else [])
+
+
+# Most of the heap is free in pieces, and a variable keeps more than that through autograd.
+_KEPT = LiveVariable("total", "train.py:21 evaluate", 245 * MIB, 2_569, saved_bytes=242 * MIB)
+_HOLES: dict[str, object] = {
+    "allocated_bytes": 305 * MIB,
+    "reserved_bytes": 482 * MIB,
+    "process_limit": ProcessLimit("ulimit -d", 800 * MIB, 799 * MIB, 240 * MIB),
+    "device_free_bytes": 22 * GIB,
+    "device_total_bytes": 24 * GIB,
+    "error_bytes": MIB,
+    "least_bytes": MIB,
+    "most_bytes": MIB,
+}
+
+
+@pytest.mark.parametrize("phase", [OomPhase.FORWARD, OomPhase.EVALUATION])
+def test_graphs_that_no_backward_pass_frees_are_the_cause_and_not_the_holes_between_them(
+    phase: OomPhase,
+) -> None:
+    facts = some_facts(DeviceKind.CPU, phase=phase, variables=(_KEPT,), calls_without_backward=425, **_HOLES)
+    report = explain(facts)
+    assert report.verdict is OomVerdict.KEPT_GRAPHS
+    assert report.why == (
+        "The autograd graphs behind the variable total in train.py:21 evaluate kept 242 MiB of the 560 MiB "
+        "that the limit of the process (ulimit -d) of 800 MiB left to the run for a backward pass, and none "
+        "has followed the last 425 calls of the model: call it under torch.no_grad(), or keep values without "
+        "a graph (loss.item(), output.detach())."
+    )
+    assert not report.counterfactuals
+    assert not any("The variable" in one for one in report.evidence)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        # As usual in this run: rollouts, or the micro-batches of a step.
+        {"calls_without_backward": 0},
+        # The batch itself fills the memory.
+        {"variables": (_KEPT._replace(saved_bytes=100 * MIB),)},
+        {"variables": ()},
+    ],
+)
+def test_other_graphs_are_not_the_cause(values: dict[str, object]) -> None:
+    facts = some_facts(DeviceKind.CPU, variables=(_KEPT,), calls_without_backward=425, **_HOLES)
+    assert explain(facts._replace(**values)).verdict is OomVerdict.FRAGMENTATION  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("saved_mib", "is_cause"), [(70, True), (40, False)])
+def test_a_part_of_many_small_graphs_is_the_cause_from_a_tenth_of_the_limit_on(
+    saved_mib: int, *, is_cause: bool
+) -> None:
+    part = LiveVariable("outs", "train.py:21 evaluate", 75 * MIB, 14_038, False, saved_mib * MIB)
+    values = _HOLES | {"reserved_bytes": 305 * MIB}
+    report = explain(some_facts(DeviceKind.CPU, variables=(part,), calls_without_backward=9, **values))
+    assert (report.verdict is OomVerdict.KEPT_GRAPHS) is is_cause
+    assert ("kept at least 70.0 MiB of" in report.why) is is_cause
+
+
+def test_an_evaluation_that_does_not_fit_is_not_called_training() -> None:
+    report = explain(some_facts(phase=OomPhase.EVALUATION, split_free_bytes=0))
+    assert report.why.startswith("Evaluation needs more than ")
 
 
 def facts_with_parts() -> OomFacts:

@@ -14,6 +14,7 @@ from harness.analysis.oom.report import (
     LeakSign,
     LiveCategory,
     LiveSite,
+    LiveVariable,
     OomPhase,
     OomVerdict,
     PredictedChange,
@@ -45,6 +46,10 @@ GROUNDS: dict[OomVerdict, dict[str, Any]] = {
     },
     OomVerdict.UNLISTED: {"allocated_bytes": 20 * GIB, "reserved_bytes": 20 * GIB + 100 * MIB},
     OomVerdict.LEAK: {"leak": LEAK},
+    OomVerdict.KEPT_GRAPHS: {
+        "variables": (LiveVariable("total", "train.py:9 evaluate", 60 * GIB, 900, saved_bytes=59 * GIB),),
+        "calls_without_backward": 90,
+    },
     OomVerdict.HUGE_REQUEST: {"error_bytes": 30 * GIB, "least_bytes": 30 * GIB, "most_bytes": 30 * GIB},
     OomVerdict.FIRST_UPDATE: {"phase": OomPhase.OPTIMIZER, "is_first_update": True},
     OomVerdict.TOO_BIG: {},

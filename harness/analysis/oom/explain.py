@@ -38,6 +38,11 @@ LEAST_SHOWN = 0.002
 _UNKNOWN_REQUEST = "the size of the request is not known"
 # As a share of the limit, held by a variable.
 LEAST_VARIABLE_SHARE = 0.1
+# As a share of what the limit leaves to the run, saved for a backward pass behind one variable: where all
+# graphs could be read, and where there may be more.
+_LEAST_KEPT_SHARE, _LEAST_READ_SHARE = 0.25, 0.1
+# What needed the memory, where it was not training.
+_UNTRAINED = {OomPhase.BUILD: "Building the model", OomPhase.EVALUATION: "Evaluation"}
 # As a share of a cap on the CPU, in holes of the heap: more than a step's transient tensors leave between
 # retained blocks in the runs of the catalog.
 LEAST_HOLES_SHARE = 0.25
@@ -52,7 +57,7 @@ def explain(facts: OomFacts, predicted: Sequence[PredictedChange] = (), outcome:
         facts=facts,
         verdict=verdict,
         why=why,
-        evidence=(*_evidence(facts), *_leak_evidence(facts, [one for one, _ in causes]), *also),
+        evidence=(*_evidence(facts, verdict), *_leak_evidence(facts, [one for one, _ in causes]), *also),
         counterfactuals=counterfactuals(facts, verdict, predicted),
         outcome=outcome,
     )
@@ -103,7 +108,9 @@ def _other_stream(facts: OomFacts) -> str | None:
 
 def _fragmentation(facts: OomFacts) -> str | None:
     memory, most = facts.held, facts.asked.most_bytes
-    if memory.unused_bytes is None or memory.reserved_bytes is None or _leaked(facts) > memory.unused_bytes:
+    if memory.unused_bytes is None or memory.reserved_bytes is None:
+        return None
+    if max(_leaked(facts), _kept_bytes(facts)) > memory.unused_bytes:
         return None
     if facts.device is DeviceKind.CPU:
         return _holes(facts, memory.unused_bytes)
@@ -179,6 +186,30 @@ def _leaked(facts: OomFacts) -> int:
     return leak.leaked_bytes or 0
 
 
+def _kept_graphs(facts: OomFacts) -> str | None:
+    if not (kept_bytes := _kept_bytes(facts)):
+        return None
+    variable, limit = facts.variables[0], facts.held.run_limit_bytes
+    size = f"{'' if variable.is_complete else 'at least '}{words.size(kept_bytes)}"
+    of = "" if not limit else f" of {_run_limit(facts)}"
+    return (
+        f"The autograd graphs behind the variable {variable.name} in {variable.site} kept {size}{of} for a "
+        f"backward pass, and none has followed the last {facts.calls_without_backward:,} calls of the model: "
+        "call it under torch.no_grad(), or keep values without a graph (loss.item(), output.detach())."
+    )
+
+
+def _kept_bytes(facts: OomFacts) -> int:
+    """Return what autograd has saved behind the largest variable, if that is much and so many calls of the
+    model without a backward pass are not usual in the run; else 0."""
+    if not facts.variables or not facts.calls_without_backward:
+        return 0
+    variable, limit = facts.variables[0], facts.held.run_limit_bytes or 0
+    share = _LEAST_KEPT_SHARE if variable.is_complete else _LEAST_READ_SHARE
+    is_much = _is_mostly_saved(variable) and variable.saved_bytes >= share * limit
+    return variable.saved_bytes if is_much else 0
+
+
 def _huge_request(facts: OomFacts) -> str | None:
     limit, least = facts.held.limit_bytes, facts.asked.least_bytes
     if not limit or least is None or least < limit * HUGE_SHARE:
@@ -209,6 +240,7 @@ _TESTS: tuple[tuple[OomVerdict, Callable[[OomFacts], str | None]], ...] = (
     (OomVerdict.OTHER_STREAM, _other_stream),
     (OomVerdict.FRAGMENTATION, _fragmentation),
     (OomVerdict.LEAK, _leak),
+    (OomVerdict.KEPT_GRAPHS, _kept_graphs),
     (OomVerdict.CAP, _cap),
     (OomVerdict.PROCESS_LIMIT, _process_limit),
     (OomVerdict.UNLISTED, unlisted_memory),
@@ -218,9 +250,8 @@ _TESTS: tuple[tuple[OomVerdict, Callable[[OomFacts], str | None]], ...] = (
 
 
 def _too_big(facts: OomFacts) -> str:
-    building = facts.asked.phase is OomPhase.BUILD
     batch = "" if facts.batch_size is None else f" with batch {facts.batch_size:,}"
-    action = "Building the model" if building else f"Training{batch}"
+    action = _UNTRAINED.get(facts.asked.phase, f"Training{batch}")
     limit = "is available" if facts.held.limit_bytes is None else _limit(facts)
     return f"{action} needs more than {limit}: {_allocated_and_requested(facts)}"
 
@@ -298,12 +329,13 @@ def _saved(facts: OomFacts, variable: LiveVariable) -> str:
         f", of which the autograd graphs of its tensors keep {'' if variable.is_complete else 'at least '}"
         f"{words.size(variable.saved_bytes)} saved for a backward pass"
     )
-    if facts.asked.phase in (OomPhase.FORWARD, OomPhase.BACKWARD):
+    is_in_step = facts.asked.phase in (OomPhase.FORWARD, OomPhase.BACKWARD)
+    if is_in_step and not facts.calls_without_backward:
         return clause
     return f"{clause}: where none follows, call the model under torch.no_grad(), or keep detached tensors"
 
 
-def _evidence(facts: OomFacts) -> list[str]:
+def _evidence(facts: OomFacts, verdict: OomVerdict) -> list[str]:
     request, memory, change = facts.asked, facts.held, facts.change
     sentences = []
     if request.error_bytes is not None and request.error_bytes != request.most_bytes:
@@ -325,10 +357,14 @@ def _evidence(facts: OomFacts) -> list[str]:
     if memory.others_bytes and is_device_limit:
         sentences.append(f"Other processes used {words.size(memory.others_bytes)} of it.")
     largest = facts.variables[0] if facts.variables else None
-    if largest is not None and (
-        largest.held_bytes >= LEAST_VARIABLE_SHARE * (memory.limit_bytes or 0)
-        # Of many small graphs only a part was read.
-        or (not largest.is_complete and _is_mostly_saved(largest))
+    if (
+        largest is not None
+        and verdict is not OomVerdict.KEPT_GRAPHS
+        and (
+            largest.held_bytes >= LEAST_VARIABLE_SHARE * (memory.limit_bytes or 0)
+            # Of many small graphs only a part was read.
+            or (not largest.is_complete and _is_mostly_saved(largest))
+        )
     ):
         sentences.append(
             f"The variable {largest.name} in {largest.site} held "

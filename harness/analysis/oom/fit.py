@@ -22,6 +22,16 @@ _FARTHEST = 2.0
 _LEAST_BATCH_SHARE = 0.02
 # The phases whose memory the peaks of steps include: other requests may have any size.
 _IN_MODEL = frozenset({OomPhase.COPY, OomPhase.FORWARD, OomPhase.BACKWARD, OomPhase.OPTIMIZER})
+# The causes that do not depend on the batch.
+_WHATEVER_THE_BATCH = frozenset(
+    {
+        OomVerdict.LEAK,
+        OomVerdict.KEPT_GRAPHS,
+        OomVerdict.SHARED_MEMORY,
+        OomVerdict.HOST,
+        OomVerdict.REFUSED,
+    }
+)
 
 
 class PeakLine(NamedTuple):
@@ -108,7 +118,7 @@ def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
         line is None
         or facts.batch_size is None
         or facts.asked.phase not in _IN_MODEL
-        or verdict in (OomVerdict.LEAK, OomVerdict.SHARED_MEMORY, OomVerdict.HOST, OomVerdict.REFUSED)
+        or verdict in _WHATEVER_THE_BATCH
         or (verdict is OomVerdict.FRAGMENTATION and on_cpu)
     ):
         return []

@@ -24,6 +24,7 @@ class OomPhase(StrEnum):
     FORWARD = "forward"
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
+    EVALUATION = "evaluation"
     TIDYING = "tidying up after the step"
     BETWEEN = "between two steps"
 
@@ -39,6 +40,7 @@ class OomVerdict(StrEnum):
     OTHER_STREAM = "held for another stream"
     FRAGMENTATION = "fragmentation"
     LEAK = "leak"
+    KEPT_GRAPHS = "kept autograd graphs"
     CAP = "memory cap"
     PROCESS_LIMIT = "limit of the process"
     UNLISTED = "unlisted memory"
@@ -268,6 +270,9 @@ class OomFacts(NamedTuple):
     leak: LeakSign | None
     # The largest first; they are in `holders` too, as the rest outside of model and optimizer.
     variables: tuple[LiveVariable, ...] = ()
+    # Calls of the model with gradients since the last backward pass, where those are far more than ever
+    # before one; else 0.
+    calls_without_backward: int = 0
 
     def is_part(self, holder: LiveCategory) -> bool:
         """Return whether `holder` is of one module and contained in a total that is listed too."""

@@ -88,6 +88,8 @@ class OomCapture(NamedTuple):
     are_weights_intact: bool
     # Whether an optimizer that failed made its first step.
     is_first_update: bool
+    # See `Training.calls_without_backward`.
+    calls_without_backward: int
     device_name: str
     # False if memory ran out on another GPU than the one that the run records the memory of.
     is_own_device: bool
@@ -125,8 +127,8 @@ def capture_evidence(
     lines = [number for _, number in traceback.walk_tb(error.__traceback__)]
     if is_worker:
         phase = OomPhase.WORKER
-    if phase is OomPhase.BETWEEN and attempt(lambda: _is_in_model(frames, training)):
-        phase = OomPhase.FORWARD
+    if phase is OomPhase.BETWEEN and (called_model := attempt(lambda: _called_model(frames, training))):
+        phase = OomPhase.FORWARD if called_model.training else OomPhase.EVALUATION
     kind = DeviceKind.CPU if is_of_host(text) else device.facts.kind
     called = zip(reversed(frames), reversed(lines), strict=True)
     calls = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in called]
@@ -148,6 +150,7 @@ def capture_evidence(
         baseline_bytes=baseline_bytes,
         are_weights_intact=phase is not OomPhase.OPTIMIZER or _is_before_update(frames, training),
         is_first_update=step == 1 or (training is not None and training.is_first_update),
+        calls_without_backward=0 if training is None else training.calls_without_backward,
         device_name=failed.name,
         is_own_device=failed.is_own,
     )
@@ -235,14 +238,14 @@ def _module_at(frame: FrameType) -> nn.Module | None:
     return owner if isinstance(owner, nn.Module) else None
 
 
-def _is_in_model(frames: Sequence[FrameType], training: Training | None) -> bool:
-    """Return whether a module of the model was called: no phase says so in the first step of a script's
-    further model."""
+def _called_model(frames: Sequence[FrameType], training: Training | None) -> nn.Module | None:
+    """Return the outermost module of the model that was called: no phase says so in the first step of a
+    script's further model, nor where an evaluation has ended."""
     if training is None:
-        return False
+        return None
     modules = set(training.model.modules())
     calls = (frame for frame in frames if frame.f_code is nn.Module._call_impl.__code__)
-    return any(_module_at(frame) in modules for frame in calls)
+    return next((module for frame in calls if (module := _module_at(frame)) in modules), None)
 
 
 def _module(frames: Sequence[FrameType], training: Training | None) -> tuple[str | None, str | None]:

@@ -150,6 +150,7 @@ def _facts(capture: OomCapture, history: RunHistory, device: Device) -> OomFacts
         change=history.change,
         leak=leak,
         variables=_beside_leak(capture.variables, leak),
+        calls_without_backward=capture.calls_without_backward,
     )
 
 
