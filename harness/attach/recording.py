@@ -12,9 +12,9 @@ from harness.attach.switches import ScriptSwitches
 from harness.attach.training import ScriptTraining
 from harness.records.run import EventKind, EventRow, ModelSizeRow, SettingsRow, Severity
 from harness.records.script import UnavailableSettingRow
+from harness.settings import labels
 from harness.settings.spec import change_title
 from harness.tracking.owners import parameter_names
-from harness.watch import labels
 from harness.watch.context import RunContext
 from harness.watch.recent_changes import AppliedChange
 

@@ -27,13 +27,12 @@ from harness.records.run import (
     SettingsRow,
     Severity,
 )
-from harness.settings import Settings
+from harness.settings import Settings, labels
 from harness.settings.spec import change, change_title
 from harness.store.appender import LogAppender
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.inserts import Row, StateChange
-from harness.watch import labels
 
 _BLOCK = 4_096
 _STEP_ESTIMATE_NS = 70_000_000

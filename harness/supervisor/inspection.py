@@ -86,6 +86,10 @@ def inspect_run(
         reported_message="" if signs is None else printable(signs.message),
     )
     status = derive_state(evidence)
+    is_unexplained = status.state in (RunState.KILLED, RunState.LOST) and not evidence.is_stop_requested
+    if is_unexplained and log.last_step is not None:
+        sentence = cache.change_before_end(folder, log.last_step)
+        status = status._replace(message=f"{status.message} {sentence}".rstrip())
     if request.part.ranks > 1:
         status = state_of_ranks(status, read_ranks([folder], now_unix_s))
     return RunInspection(request, status, log, running, locked, age_s, ended)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.analysis.memory.readings import newest_reading
+from harness.analysis.recent_change import sentence_on_end
 from harness.analysis.timing.throughput import samples_per_s
 from harness.errors import LogError, LogMissingError
 from harness.records.run import EXCLUDED_FLAGS, RunRow, RunState, StepRow
@@ -85,6 +86,7 @@ class LogCache:
 
     def __init__(self) -> None:
         self._cache: dict[Path, _CachedFacts] = {}
+        self._ends: dict[Path, tuple[_Stamp, str]] = {}
 
     def read(self, folder: RunFolder) -> LogFacts:
         """Return the facts of this run's log; read again only when its files have changed."""
@@ -107,9 +109,24 @@ class LogCache:
             return None
         return cached.facts
 
+    def change_before_end(self, folder: RunFolder, last_step: int) -> str:
+        """Return a sentence on the live change that the end of a process after `last_step` follows; empty
+        without one. Read once as long as the log's files are unchanged."""
+        stamp = _stamp(folder.log)
+        known = self._ends.get(folder.path)
+        if known is None or known[0] != stamp:
+            try:
+                with LogReader(folder.log, total_limit_s=_LIMIT_S) as reader:
+                    known = stamp, sentence_on_end(reader.settings_history(), last_step)
+            except LogError:
+                known = stamp, ""
+            self._ends[folder.path] = known
+        return known[1]
+
     def forget(self, folder: RunFolder) -> None:
-        """Drop the cached facts of a deleted run."""
+        """Drop what is cached of a deleted run."""
         self._cache.pop(folder.path, None)
+        self._ends.pop(folder.path, None)
 
 
 def read_log(path: Path, before: LogFacts | None = None) -> LogFacts:

@@ -15,9 +15,8 @@ from harness.records.run import (
     SettingsRow,
     Severity,
 )
-from harness.settings import Settings
+from harness.settings import Settings, labels
 from harness.settings.spec import SPECS, change, change_title, check_device
-from harness.watch import labels
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.context import RunContext
 from harness.watch.recent_changes import AppliedChange

@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from harness import words
+from harness.analysis.recent_change import CHANGE_WITHIN
 from harness.records.run import AmpMode
 from harness.settings.declaration import Group
 from harness.settings.spec import SPECS, arguments_of, change_title
 
-# Steps after a change within which an error is said to follow it, in the report on memory too: what breaks in
-# the loop does so at once, what is done every few steps (a log line, a check of the loss) after some.
-CHANGE_WITHIN = 50
 _MOST_NAMED = 3
 _MOST_KEPT = 100
 # Smaller numbers in an error are mostly those of dimensions.

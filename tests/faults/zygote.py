@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import harness.run
+import harness.watch.steps
 from harness.errors import StepscopeError
 from harness.store.folder import RunFolder
 from harness.watch.context import Progress

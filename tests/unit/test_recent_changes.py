@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from harness.watch.recent_changes import CHANGE_WITHIN, AppliedChange, RecentChanges
+from harness.analysis.recent_change import CHANGE_WITHIN
+from harness.watch.recent_changes import AppliedChange, RecentChanges
 
 MISMATCH = "RuntimeError: Expected hidden size (1, 32, 64), got [1, 16, 64]"
 OTHER = "ValueError: no such column"

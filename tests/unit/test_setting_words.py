@@ -1,6 +1,6 @@
 """Settings and their changes in words."""
 
-from harness.watch import labels
+from harness.settings import labels
 
 
 def test_one_of_a_unit_is_in_the_singular() -> None:

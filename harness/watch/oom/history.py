@@ -1,20 +1,18 @@
 """The history of a run before an out-of-memory error, from its own log."""
 
 import math
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from harness.analysis.leak import wording
 from harness.analysis.leak.growth import CALM
 from harness.analysis.oom.report import BatchPeak, LeakSign, RecentChange, RecentStep
+from harness.analysis.recent_change import recent_change
 from harness.errors import LogError
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict, SnapshotReason, SnapshotRow
 from harness.records.run import SettingsRow, StepFlag, StepRow
 from harness.settings.spec import SPECS
 from harness.store.reader import LogReader
-from harness.watch import labels
-from harness.watch.recent_changes import CHANGE_WITHIN
 from harness.watch.training import WatchSettings
 
 # Steps listed in the report.
@@ -85,18 +83,6 @@ def batch_peaks(
                 row.peak_allocated_bytes or 0
             )
     return tuple(BatchPeak(size, max(peaks), len(peaks)) for size, peaks in sorted(peaks_bytes.items()))
-
-
-def recent_change(history: list[SettingsRow], step: int) -> RecentChange | None:
-    """Return the last change of settings before or at `step`, if it is recent."""
-    for before, after in reversed(list(pairwise(history))):
-        # Values that only became known are no change.
-        if after.is_change and 0 <= step - after.step <= CHANGE_WITHIN:
-            # Without a command the script has opened another loader.
-            describe = labels.sentence_on_values if after.command_id is None else labels.sentence
-            message = describe(before.values, after.changes)
-            return RecentChange(after.step, step - after.step, message, after.command_id)
-    return None
 
 
 def leak_sign(leaks: list[LeakRow], snapshots: list[SnapshotRow], step: int, on_cpu: bool) -> LeakSign | None:
