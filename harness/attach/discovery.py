@@ -62,7 +62,22 @@ def owns_all(modules: Iterable[nn.Module], parameters: set[int]) -> bool:
 def find_models(parameters: set[int], other_than: Collection[type[nn.Module]] = ()) -> list[nn.Module]:
     """Return the outermost modules of this process that have any of `parameters`, which are ids, and are of
     another kind than `other_than`."""
-    modules = [module for module in _instances(nn.Module) if type(module) not in other_than]
+    return _outermost(_instances(nn.Module), parameters, other_than)
+
+
+def find_new_models(parameters: set[int], known: Collection[nn.Module]) -> list[nn.Module]:
+    """Return what `find_models` does, without a search of all objects of the process (some 80 ms), if the
+    modules that the garbage collector has seen at most once have, together with `known`, all of `parameters`:
+    then a model was created together with its optimizer, such as a copy for each task. Else return none."""
+    young = (thing for generation in (0, 1) for thing in gc.get_objects(generation))
+    modules = [thing for thing in young if issubclass(type(thing), nn.Module)]
+    return _outermost(modules, parameters) if owns_all([*known, *modules], parameters) else []
+
+
+def _outermost(
+    modules: Iterable[nn.Module], parameters: set[int], other_than: Collection[type[nn.Module]] = ()
+) -> list[nn.Module]:
+    modules = [module for module in modules if type(module) not in other_than]
     owners = [module for module in modules if owns(module, parameters)]
     inner = {id(child) for module in owners for child in module.modules() if child is not module}
     return [module for module in owners if id(module) not in inner and not isinstance(module, ScriptModels)]

@@ -18,6 +18,7 @@ from harness.attach.calls import ScriptCalls
 from harness.attach.discovery import (
     as_one_model,
     find_models,
+    find_new_models,
     live_optimizers,
     owned_parameters,
     owns,
@@ -368,7 +369,8 @@ class Session:
         has_all = owns_all([*self._followed, *models], owned) and owns_all(training.models, owned)
         roots = training.models if has_all else None
         if roots is None:
-            training.add_models(roots := find_models(owned))
+            known = [*self._followed, *models]
+            training.add_models(roots := find_new_models(owned, known) or find_models(owned))
         called = {id(model) for model in (*self._followed, *models)}
         models += [root for root in roots if not any(id(module) in called for module in root.modules())]
         self._followed.update(models)

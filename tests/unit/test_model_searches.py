@@ -1,5 +1,7 @@
 """How often a script's objects are searched for the models of its optimizers."""
 
+import copy
+import gc
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 from torch import nn
 
 from harness.attach import discovery, session
+from harness.attach.discovery import find_new_models, owned_parameters
 from harness.store.reader import LogReader
 from tests.attach_factories import attached
 
@@ -45,3 +48,32 @@ def test_a_further_optimizer_of_a_model_that_is_called_needs_none(
         rows = log.last_steps(100)
     assert [row.samples for row in rows] == [8] * 12
     assert all(row.forward_ns for row in rows)
+
+
+def test_a_copy_of_the_model_with_an_optimizer_of_its_own_needs_none(
+    tmp_path: Path, searches: list[int]
+) -> None:
+    model = nn.Linear(4, 2)
+    with attached(tmp_path) as (own, folder, guard):
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
+        for _ in range(3):
+            task = copy.deepcopy(model)
+            train(task, torch.optim.SGD(task.parameters(), lr=0.1), 3)
+        own.end(None)
+    assert guard.message is None
+    assert len(searches) == 1
+    with LogReader(folder.log) as log:
+        rows = log.last_steps(100)
+    # The first step of a copy is over when its model is found.
+    assert [row.samples for row in rows] == [8, 8, 8, *[0, 8, 8] * 3]
+    assert [bool(row.forward_ns) for row in rows] == [True, True, True, *[False, True, True] * 3]
+
+
+def test_models_that_are_older_than_their_optimizer_are_left_to_the_search() -> None:
+    old, new = nn.Linear(4, 2), nn.Linear(4, 2)
+    gc.collect()
+    wrapper = nn.Sequential(nn.Linear(4, 2))
+    optimizers = [torch.optim.SGD([*wrapper.parameters(), *new.parameters()], lr=0.1)]
+    owned = owned_parameters(optimizers)
+    assert find_new_models(owned, [old]) == []
+    assert find_new_models(owned, [new]) == [wrapper]
