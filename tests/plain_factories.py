@@ -64,7 +64,7 @@ class PlainTraining:
     """Any model and optimizer. Of what a step calls, the forward pass and the update can be wrapped."""
 
     computes_between_calls = has_compiled = is_first_update = False
-    calls_without_backward = 0
+    calls_without_backward = last_event_ns = 0
     data: object = None
     oom_phase = OomPhase.BETWEEN
 

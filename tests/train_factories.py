@@ -64,6 +64,7 @@ class FakeJournal:
         self.rows: list[Any] = []
         self.durable: list[Any] = []
         self.states: list[RunState] = []
+        self.messages: list[str] = []
         self.end: tuple[RunState, str, int] | None = None
         self.feed: Feed = tuple
 
@@ -82,6 +83,7 @@ class FakeJournal:
 
     def set_state(self, state: RunState, message: str, timeout_s: float = 0.0) -> bool:
         self.states.append(state)
+        self.messages.append(message)
         return True
 
     def finish(self, state: RunState, message: str, ended_unix_ns: int, *, has_event: bool = False) -> bool:

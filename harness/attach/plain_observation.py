@@ -35,6 +35,7 @@ class PlainObservation(Observation):
         self.training.has_updated = self.cycle.has_updated
         self.training.read_phase = lambda: plain.oom_phase if plain.times_ns else tracker.oom_phase
         self.training.read_calls = lambda: tracker.calls_without_backward
+        self.training.read_last_event = lambda: tracker.last_ns
         self._timer = steps.timer
         self._deadline_ns = 0
         plain.serve(steps)

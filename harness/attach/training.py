@@ -34,6 +34,7 @@ class ScriptTraining:
         iterators: the iterators of those with workers.
         read_phase: returns the phase of the step under way.
         read_calls: returns `calls_without_backward`.
+        read_last_event: returns `last_event_ns`.
         samples_per_step, tokens_per_step: those of the newest step; 0 and None while unknown.
         calls: the functions that a step calls.
         has_compiled: whether torch.compile was called in this process.
@@ -62,6 +63,7 @@ class ScriptTraining:
         self.iterators: Iterable[Any] = ()
         self.read_phase: Callable[[], OomPhase] = lambda: OomPhase.BETWEEN
         self.read_calls: Callable[[], int] = int
+        self.read_last_event: Callable[[], int] = int
         self.samples_per_step = 0
         self.tokens_per_step: int | None = None
         self.has_compiled = False
@@ -141,6 +143,11 @@ class ScriptTraining:
     def oom_phase(self) -> OomPhase:
         """The phase of the step under way."""
         return self.read_phase()
+
+    @property
+    def last_event_ns(self) -> int:
+        """When a loader, a model, a backward pass or an optimizer was last called or has returned."""
+        return self.read_last_event()
 
     @property
     def calls_without_backward(self) -> int:

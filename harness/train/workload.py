@@ -82,6 +82,12 @@ class Workload:
     update: Callable[[], None]
     tidy: Callable[[int], None]
 
+    # See `harness.watch.training.Training`. A step is nothing but its calls, each forward pass has its
+    # backward pass, an optimizer that replaces another one has its state, and `Recovery` handles errors.
+    computes_between_calls = is_first_update = False
+    calls_without_backward = last_event_ns = 0
+    oom_phase = OomPhase.BETWEEN
+
     def __init__(
         self,
         settings: Settings,
@@ -229,34 +235,14 @@ class Workload:
         return Replaced(self, call, wrapper)
 
     @property
-    def computes_between_calls(self) -> bool:
-        """Return False: a step is nothing but its calls."""
-        return False
-
-    @property
     def has_compiled(self) -> bool:
         """Return whether torch.compile was called by code that is not of this package, as far as that shows:
         up to the compilation of the model."""
         return has_compiled() if self._compiled is None else self._has_compiled
 
-    @property
-    def is_first_update(self) -> bool:
-        """Return False: an optimizer that replaces another one has its state."""
-        return False
-
     def worker_pids(self) -> list[int]:
         """The process ids of the loader's workers."""
         return self._loader.worker_pids()
-
-    @property
-    def oom_phase(self) -> OomPhase:
-        """Between two steps: `Recovery` handles errors within one."""
-        return OomPhase.BETWEEN
-
-    @property
-    def calls_without_backward(self) -> int:
-        """Return 0: each forward pass has its backward pass."""
-        return 0
 
     def close(self) -> None:
         """Stop the loader's workers. Idempotent, bounded."""

@@ -162,6 +162,12 @@ class Training(Protocol):
         ...
 
     @property
+    def last_event_ns(self) -> int:
+        """When the newest event of a step or of an evaluation happened, on the clock of the steps' times; 0
+        where ends of steps are all that is known."""
+        ...
+
+    @property
     def calls_without_backward(self) -> int:
         """The calls of the model with gradients since the last backward pass, where those are far more than
         ever before one in this training; else 0."""

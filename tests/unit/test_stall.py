@@ -21,7 +21,8 @@ class Bench:
         self.dumps = 0
         self.clock.now_ns = began_s * S
         context = a_context(None, self.journal, self.clock, self.progress)
-        self.watch = StallWatch(context, lambda: self.paused, 60.0, self._dump)
+        self.last_event_ns = 0
+        self.watch = StallWatch(context, lambda: self.paused, 60.0, self._dump, lambda: self.last_event_ns)
 
     def _dump(self) -> str:
         self.dumps += 1
@@ -43,6 +44,39 @@ def test_steps_that_end_in_time_are_no_stall() -> None:
         bench.step()
         bench.at(second + 49)
     assert bench.journal.states == []
+
+
+def test_an_evaluation_that_lasts_long_is_no_stall_until_it_hangs() -> None:
+    bench = Bench()
+    bench.step()
+    for second in range(10, 400, 10):
+        bench.last_event_ns = second * S
+        bench.at(second + 1)
+    assert bench.journal.states == [RunState.RUNNING]
+    assert bench.journal.messages == [
+        "No step has ended for 61 s, but models are called, as in an evaluation; the stacks are in the run's "
+        "output."
+    ]
+    assert bench.journal.events == []
+    bench.at(449)
+    assert bench.journal.states == [RunState.RUNNING]
+    bench.at(450)
+    (event,) = bench.journal.events
+    assert event.message == "No step has ended for 450 s; the stacks are in the run's output."
+    bench.last_event_ns = 460 * S
+    bench.at(461)
+    bench.step()
+    bench.at(462)
+    assert bench.journal.states[1:] == [RunState.STALLED, RunState.RUNNING, RunState.RUNNING]
+    assert bench.journal.messages[-1] == "Continuing at step 2."
+
+
+def test_events_are_compared_on_the_clock_of_the_steps() -> None:
+    bench = Bench()
+    bench.progress.zero_ns = 1_000 * S
+    bench.last_event_ns = 1_059 * S
+    bench.at(60)
+    assert bench.journal.states == [RunState.RUNNING]
 
 
 def test_a_stall_is_said_once_with_the_stacks_and_then_its_end() -> None:

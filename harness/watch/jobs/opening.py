@@ -42,7 +42,9 @@ def open_jobs(
         hunt_result,
     )
     find_cause = line_of_this_thread() if training.computes_between_calls else dump_stacks
-    stall = StallWatch(context, is_paused, training.settings.stall_after_s, find_cause)
+    stall = StallWatch(
+        context, is_paused, training.settings.stall_after_s, find_cause, lambda: training.last_event_ns
+    )
     jobs = [
         Job("memory samples", sampler.pause_s, sampler.sample),
         Job("leak detector", every(READ_PERIOD_S), leaks.check),
