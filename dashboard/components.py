@@ -89,11 +89,14 @@ def state_pill(status: RunStatus) -> None:
 
 
 def banner(status: RunStatus) -> None:
-    """Draw a sentence across the page if a run needs attention or failed."""
+    """Draw a sentence across the page if a run needs attention or failed, or does something else than it
+    mostly does."""
     if status.state in _BAD:
         st.error(plain(status.message), icon=_BADGES[status.state][1])
     elif status.state in _WORRYING or status.is_warning:
         st.warning(plain(status.message), icon=_BADGES[RunState.STALLED][1])
+    elif status.is_notice:
+        st.info(plain(status.message), icon=_BADGES[status.state][1])
 
 
 def device_words(device: DeviceFacts) -> str:

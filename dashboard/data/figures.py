@@ -97,11 +97,12 @@ class Token(NamedTuple):
     commands: int
     state: str
     is_warning: bool
+    is_notice: bool
 
 
 def controls_stamp(token: Token) -> tuple[Any, ...]:
     """Return the part of a token that the controls depend on: settings version, results, requests, state."""
-    return (*token.log[-CONTROLS:], token.commands, token.state, token.is_warning)
+    return (*token.log[-CONTROLS:], token.commands, token.state, token.is_warning, token.is_notice)
 
 
 def read_token(folder: RunFolder) -> Token:
@@ -112,7 +113,7 @@ def read_token(folder: RunFolder) -> Token:
             stamp = reader.stamp()
     except LogError:
         stamp = ()
-    return Token(stamp, len(read_commands(folder)), status.state, status.is_warning)
+    return Token(stamp, len(read_commands(folder)), status.state, status.is_warning, status.is_notice)
 
 
 def figures(

@@ -35,6 +35,8 @@ OUT_OF_MEMORY_CODE = 3
 _SIGNAL = "a signal (kill, docker stop, the time limit of a batch system)"
 # The state of a script that has opened no log yet.
 _BEFORE_TRAINING = "The script has not trained yet."
+# Beginning of the sentence of a run in which no step ends, stalled or not.
+NO_STEP_ENDED = "No step has ended for"
 # Prefix of an output line with the reason for a failed start.
 ERROR_PREFIX = "stepscope: "
 
@@ -75,11 +77,12 @@ class StateEvidence(NamedTuple):
 
 class RunStatus(NamedTuple):
     """A run's state with an explanation in one sentence. `is_warning`: the sentence needs attention although
-    the state is regular."""
+    the state is regular; `is_notice`: it says more than the state, and nothing is wrong."""
 
     state: RunState
     message: str
     is_warning: bool = False
+    is_notice: bool = False
 
 
 def derive_state(evidence: StateEvidence) -> RunStatus:
@@ -176,7 +179,8 @@ def _of_live(logged: RunState | None, evidence: StateEvidence) -> RunStatus:
         RunState.PAUSED: f"Paused{_at_step(evidence)}; its memory stays allocated.",
         RunState.STALLED: f"No step has finished for a while{_at_step(evidence)}; stacks are in its output.",
     }.get(logged, f"Training{_at_step(evidence)}.")
-    return RunStatus(logged, evidence.log_message or default)
+    is_notice = logged is RunState.RUNNING and evidence.log_message.startswith(NO_STEP_ENDED)
+    return RunStatus(logged, evidence.log_message or default, is_notice=is_notice)
 
 
 def _of_unlocked(logged: RunState | None, evidence: StateEvidence) -> RunStatus:

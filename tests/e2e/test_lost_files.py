@@ -168,7 +168,7 @@ def test_a_run_on_a_full_disk_says_so_and_does_not_call_its_own_backlog_a_leak(s
             lost = _signs(child.folder).finished_step - step_numbers(log)[-1]
             assert LeakVerdict.LEAK not in {row.verdict for row in log.memory.current_leaks()}
         assert since.unwritten_since_unix_ns is not None
-        state, message, _ = _status(home, child.folder)
+        state, message, *_ = _status(home, child.folder)
         assert state is RunState.STOPPED
         assert message.startswith("Stopped by SIGTERM. Its log is incomplete: ")
         assert "rows are lost; was the disk full?" in message

@@ -1,7 +1,7 @@
 """The state of a script's run in words: its output is in its own terminal, and no page started it."""
 
 from harness.analysis.log_health import LogHealth, signal_note
-from harness.analysis.state import StateEvidence, derive_state
+from harness.analysis.state import RunStatus, StateEvidence, derive_state
 from harness.records.run import RunState
 
 LIVE = StateEvidence(is_alive=True, heartbeat_age_s=1.0, is_process_running=True, is_script=True)
@@ -62,9 +62,20 @@ def test_a_script_that_a_stop_has_ended_by_a_signal_is_killed_though_nobody_saw_
 
 def test_a_script_that_has_caught_a_stop_is_running_with_a_warning() -> None:
     evidence = LIVE._replace(log_state=RunState.RUNNING, last_step=7, is_stop_caught=True)
-    assert derive_state(evidence) == (
+    assert derive_state(evidence)[:3] == (
         RunState.RUNNING,
         "Training at step 7: the script caught the KeyboardInterrupt of the stop. Stop it again: if it "
         "catches that too, its process is terminated.",
         True,
     )
+
+
+def test_a_script_that_evaluates_for_long_is_running_with_a_notice() -> None:
+    message = "No step has ended for 61 s, but models are called, as in an evaluation."
+    status = derive_state(LIVE._replace(log_state=RunState.RUNNING, log_message=message))
+    assert status == RunStatus(RunState.RUNNING, message, is_warning=False, is_notice=True)
+    stalled = derive_state(
+        LIVE._replace(log_state=RunState.STALLED, log_message="No step has ended for 61 s.")
+    )
+    assert (stalled.state, stalled.is_notice) == (RunState.STALLED, False)
+    assert not derive_state(LIVE._replace(log_state=RunState.RUNNING, log_message="Training.")).is_notice

@@ -13,6 +13,7 @@ from threading import get_ident
 from types import FrameType
 
 import harness
+from harness.analysis.state import NO_STEP_ENDED
 from harness.records.run import EventKind, EventRow, RunState, Severity
 from harness.watch.context import RunContext
 
@@ -68,7 +69,7 @@ class StallWatch:
         if pace is _Pace.USUAL:
             journal.set_state(RunState.RUNNING, f"Continuing at step {step:,}.", timeout_s=0)
             return
-        none_ended = f"No step has ended for {idle_ns / 1e9:.0f} s"
+        none_ended = f"{NO_STEP_ENDED} {idle_ns / 1e9:.0f} s"
         if pace is _Pace.BETWEEN_STEPS:
             message = f"{none_ended}, but models are called, as in an evaluation; {self._find_cause()}."
             journal.set_state(RunState.RUNNING, message, timeout_s=0)
