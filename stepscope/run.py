@@ -279,16 +279,18 @@ class _Steps(Generic[Batch]):
         remarks = self._run._remarks  # The class is part of the run's module.
         if remarks is None:
             self._run._say_over()
-            if not self._run.is_stopped:
-                yield from self._batches
-            return
+            return iter(()) if self._run.is_stopped else iter(self._batches)
         remarks.restart_first_step()
-        remarks.loop_began()
         self._run._position = None  # A cell trains, even if its first batch fails.
+        if self._run.is_stopped:
+            return self._until_stopped(remarks, iter(()))
+        # Opened now, as without the run: workers start here, and random numbers are drawn.
+        return self._until_stopped(remarks, remarks.open_batches(self._batches))
+
+    def _until_stopped(self, remarks: "Remarks", batches: Iterator[Batch]) -> Iterator[Batch]:
+        remarks.loop_began()
         try:
-            if self._run.is_stopped:
-                return
-            for batch in remarks.open_batches(self._batches):
+            for batch in batches:
                 yield batch
                 if remarks.is_open and remarks.observation.has_ended:  # As `is_stopped`, without a call.
                     return

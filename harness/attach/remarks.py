@@ -260,11 +260,10 @@ class Remarks:
         # Torch's loaders report their batches themselves.
         if isinstance(batches, DataLoader | ScriptIterator) or not self.is_open:
             return iter(batches)
-        return self._timed(batches)
+        return self._timed(iter(batches), getattr(batches, "batch_size", None))
 
-    def _timed(self, source: Iterable[Any]) -> Iterator[Any]:
-        batches, size, axis = iter(source), getattr(source, "batch_size", None), None
-        run, observation = self._guard.run, self.observation
+    def _timed(self, batches: Iterator[Any], size: object) -> Iterator[Any]:
+        axis, run, observation = None, self._guard.run, self.observation
 
         def arrived(batch: Any) -> None:
             nonlocal axis
