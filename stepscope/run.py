@@ -126,8 +126,16 @@ class Run:
         when logged before `optimizer.step()`, is also the loss of the step. Raises ValueError for other
         values.
         """
-        if self._remarks is not None:
-            self._remarks.log(scalars if values is None else {**values, **scalars})
+        if self._remarks is None:
+            return
+        if values is not None:
+            try:
+                scalars = {**values, **scalars}
+            except TypeError:
+                raise ValueError(
+                    f"values cannot be {type(values).__name__}; give a dict of names and numbers."
+                ) from None
+        self._remarks.log(scalars)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Return a context that measures a part of the step: the scalar `phase/<name>`, in milliseconds on

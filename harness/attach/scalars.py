@@ -21,6 +21,8 @@ _LONGEST_NAME = 200
 # Each name is a line of its own in the charts, and a choice in their lists.
 _MOST_NAMES = 1_000
 _SHOWN_CHARACTERS = 60
+# Some errors of torch list all backends in one line.
+_LONGEST_REASON = 200
 # The largest integer of SQLite.
 _LAST_STEP = 2**63 - 1
 _ZERO: Any = 0
@@ -93,17 +95,17 @@ def number_of(name: str, value: object) -> float | Tensor:
             if value.numel() == 1 and value.is_cpu and type(item := value.item()) is not complex:
                 return float(item)
         except RuntimeError as error:  # Such as one within torch.vmap.
-            reason = str(error).strip().partition("\n")[0]
+            reason = clip(str(error).strip().partition("\n")[0], _LONGEST_REASON)
             raise _no_number(name, f"a tensor that cannot be read ({reason})") from error
         if value.numel() == 1 and not value.is_cpu and not value.is_complex() and not value.is_meta:
             return value.detach().reshape(())
         what = f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
         raise _no_number(name, what)
     if isinstance(value, Real):
-        return _as_float(value)
+        return _as_float(name, value)
     read: Callable[[], Any] | None = getattr(value, "item", None)
     if read is not None and getattr(value, "size", None) == 1 and isinstance(number := read(), Real):
-        return _as_float(number)
+        return _as_float(name, number)
     raise _no_number(name, clip(repr(value), _SHOWN_CHARACTERS))
 
 
@@ -111,11 +113,13 @@ def _no_number(name: str, what: str) -> ValueError:
     return ValueError(f"{name} cannot be {what}; log numbers, or tensors with one real element.")
 
 
-def _as_float(number: Real) -> float:
+def _as_float(name: str, number: Real) -> float:
     try:
         return float(number)
     except OverflowError:
         return math.inf if number > _ZERO else -math.inf
+    except TypeError:  # NumPy counts its timedelta64 among the integers.
+        raise _no_number(name, clip(repr(number), _SHOWN_CHARACTERS)) from None
 
 
 class _Target(NamedTuple):

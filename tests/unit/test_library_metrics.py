@@ -112,6 +112,15 @@ def test_a_tensor_that_torch_refuses_to_read_is_left_out(tmp_path: Path) -> None
     assert "inner cannot be a tensor that cannot be read (vmap: " in message
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_of_an_error_that_lists_all_of_torch_the_beginning_is_shown(tmp_path: Path) -> None:
+    with watch(SmallTraining(), tmp_path) as run:
+        nested = torch.nested.nested_tensor([torch.ones(1)])
+        with pytest.raises(ValueError, match="cannot be a tensor that cannot be read") as refused:
+            run.log(ragged=nested)
+    assert len(str(refused.value)) < 320
+
+
 def test_a_warning_from_before_the_training_is_written_when_it_begins(tmp_path: Path) -> None:
     from tests.attach_factories import attached, recorded
 

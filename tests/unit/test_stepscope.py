@@ -267,12 +267,14 @@ def test_numbers_of_any_kind_are_logged(
         ({"logits": torch.zeros(3, 4)}, r"logits cannot be a tensor of torch.float32 and shape \(3, 4\)"),
         ({"phase": torch.tensor(1j)}, "phase cannot be a tensor of torch.complex64"),
         ({"nothing": None}, "nothing cannot be None"),
+        ({"waited": np.timedelta64(3, "s")}, "waited cannot be np.timedelta64"),
+        ([("loss", 0.5)], "values cannot be list; give a dict of names and numbers."),
         ({"": 1}, "'' cannot name a scalar"),
         ({"a\nb": 1}, r"'a\\nb' cannot name a scalar"),
     ],
 )
 def test_what_is_no_number_is_refused_by_name_and_value(
-    training: SmallTraining, tmp_path: Path, values: dict[str, object], message: str
+    training: SmallTraining, tmp_path: Path, values: Any, message: str
 ) -> None:
     with watch(training, tmp_path) as run:
         with pytest.raises(ValueError, match=message):
