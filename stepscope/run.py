@@ -166,7 +166,7 @@ class Run:
 
         declaration = declare(name, default, bounds, choices, label)
         if self._remarks is None or not self._remarks.is_open:
-            return Setting(name, lambda: default)
+            return Setting(name, partial(_constant, default))
         self._remarks.declare(declaration)
         # A value is of the kind of its default.
         return Setting(name, partial(cast("Callable[[str], Value]", self._remarks.value), name))
@@ -266,11 +266,23 @@ class Setting(Generic[Value]):
 
     __hash__ = object.__hash__
 
+    def __deepcopy__(self, _memo: object) -> Self:
+        """Return the setting itself: a copy of a model that has it follows the same run."""
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """In a file or in another process the setting has the value that is in effect now."""
+        return Setting, (self.name, partial(_constant, self()))
+
     def _is_no_value(self) -> TypeError:
         return TypeError(f"The setting {self.name!r} is not its value: call it, as in setting().")
 
     def __repr__(self) -> str:
         return f"Setting({self.name}={self()!r})"
+
+
+def _constant(value: Value) -> Value:
+    return value
 
 
 class _Steps(Generic[Batch]):
