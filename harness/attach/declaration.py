@@ -38,11 +38,19 @@ def declare(
             f"{name} cannot have the label {_shown(label)}; give printable text of up to {_LONGEST_TEXT} "
             "letters."
         )
+    default = _number(default)
     low, high = (None, None) if bounds is None else _checked_bounds(name, bounds)
     texts = None if choices is None else _checked_choices(name, choices)
     kind = _kind_of(name, default, (low, high), texts)
     setting = DeclaredSetting(name, kind, default, low, high, texts or (), label or name)
     return setting._replace(default=setting.check(default))
+
+
+def _number(default: Any) -> Any:
+    """Return a number of another kind than Python's, such as NumPy's, as one of these; others as they are."""
+    if isinstance(default, int | float) or not isinstance(default, Real):
+        return default
+    return int(default) if isinstance(default, Integral) else float(default)
 
 
 def _kind_of(

@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,21 @@ def test_declarations_that_cannot_be_read_are_no_missing_settings(tmp_path: Path
     ):
         send(tmp_path, CommandKind.SET, good=0.3)
     send(tmp_path, CommandKind.SET, max_steps=5)
+
+
+@pytest.mark.parametrize(
+    ("default", "options", "kind", "plain"),
+    [
+        (np.int64(5), {}, SettingKind.INT, 5),
+        (np.float32(0.5), {"bounds": (0, 1)}, SettingKind.FLOAT, 0.5),
+        (np.longdouble(0.5), {}, SettingKind.FLOAT, 0.5),
+        (Fraction(1, 2), {}, SettingKind.FLOAT, 0.5),
+    ],
+)
+def test_a_number_of_another_kind_is_one_of_python(
+    default: Any, options: dict[str, Any], kind: SettingKind, plain: float
+) -> None:
+    arguments = {"bounds": None, "choices": None, "label": None} | options
+    declaration = declare("knob", default, **arguments)
+    assert (declaration.kind, declaration.default) == (kind, plain)
+    assert type(declaration.default) is type(plain)
