@@ -50,10 +50,12 @@ def ending_of(
     failure: str | None = None,
     is_stopped: bool = False,
     has_trained: bool = False,
+    has_other_thread: bool = False,
 ) -> Ending:
     """Return the end that a script's error makes; None: it ran to its end after `steps` steps. `failure` is
     the sentence about an error of the watch. If the script `is_stopped`, its exit code is no failure:
-    Lightning exits with 1 when it is interrupted. `has_trained` is whether it has called backward()."""
+    Lightning exits with 1 when it is interrupted. `has_trained` is whether it has called backward(),
+    `has_other_thread` whether an optimizer stepped in a thread that is not followed."""
     if isinstance(error, UnknownExit) and not is_stopped:
         message = "The script raised SystemExit itself, not by sys.exit: its exit code is not known."
         return Ending(None, RunState.STOPPED, message)
@@ -71,10 +73,16 @@ def ending_of(
         return Ending(None, RunState.FINISHED, f"The script ended. It was not followed to its end: {failure}")
     if steps:
         return Ending(None, RunState.FINISHED, f"The script ended after {words.plural(steps, 'step')}.")
-    if not (has_trained or _PROCESS_MODULES.isdisjoint(sys.modules)):
-        message = "The script ended without a step of its own; processes that it starts are not followed."
-        return Ending(None, RunState.FINISHED, message)
-    missing = "no optimizer stepped, and backward() was not called"
-    if has_trained:
+    return Ending(None, RunState.FINISHED, _without_steps(has_trained, has_other_thread))
+
+
+def _without_steps(has_trained: bool, has_other_thread: bool) -> str:
+    if has_other_thread:
+        missing = "an optimizer stepped only in another thread, which is not followed"
+    elif has_trained:
         missing = "backward() was called, but no optimizer stepped"
-    return Ending(None, RunState.FINISHED, f"The script ended before its first step: {missing}.")
+    elif _PROCESS_MODULES.isdisjoint(sys.modules):
+        missing = "no optimizer stepped, and backward() was not called"
+    else:
+        return "The script ended without a step of its own; processes that it starts are not followed."
+    return f"The script ended before its first step: {missing}."

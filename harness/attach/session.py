@@ -193,7 +193,8 @@ class Session:
             self._has_other_thread = True
             self.watch.context.warn(
                 "second training thread",
-                "The script trains in another thread too; only the first one's steps are followed.",
+                "An optimizer stepped in another thread; followed are the steps of the one that trained "
+                "first, or that called stepscope.watch.",
             )
 
     def scaler_stepped(self, optimizer: torch.optim.Optimizer, call: Callable[[], Any]) -> Any:
@@ -231,7 +232,9 @@ class Session:
         observation = self._observation
         is_stopped = observation is not None and observation.steps.boundary.outcome is not None
         has_trained = observation is not None and observation.tracker.has_trained
-        ending = ending_of(error, watch.context.last_step, failure_message, is_stopped, has_trained)
+        ending = ending_of(
+            error, watch.context.last_step, failure_message, is_stopped, has_trained, self._has_other_thread
+        )
         if ending.error is None:
             self._end_well(watch, ending)
         stack, self._stack, failure = self._stack, ExitStack(), ending.error

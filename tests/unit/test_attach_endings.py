@@ -230,7 +230,8 @@ def test_a_second_thread_that_trains_is_reported_and_not_mixed_in(tmp_path: Path
     assert (first.step, second.step, len(log.steps)) == (10, 50, 10)
     (warning,) = [event for event in log.events if event.kind == EventKind.WARNING]
     assert (
-        warning.message == "The script trains in another thread too; only the first one's steps are followed."
+        warning.message == "An optimizer stepped in another thread; followed are the steps of the one that "
+        "trained first, or that called stepscope.watch."
     )
 
 
@@ -350,6 +351,21 @@ def test_a_script_that_forgets_to_step_its_optimizer_reads_so(tmp_path: Path) ->
     run = recorded(watched.folder).run
     assert run.state_message == (
         "The script ended before its first step: backward() was called, but no optimizer stepped."
+    )
+
+
+def test_a_script_that_steps_its_optimizer_in_another_thread_reads_so(tmp_path: Path) -> None:
+    loop = Loop()
+    with attached(tmp_path) as watched:
+        for _ in range(3):
+            loop.model(torch.zeros(2, 4)).sum().backward()
+            thread = threading.Thread(target=loop.optimizer.step)
+            thread.start()
+            thread.join()
+        watched.session.end(None)
+    assert recorded(watched.folder).run.state_message == (
+        "The script ended before its first step: an optimizer stepped only in another thread, which is not "
+        "followed."
     )
 
 
