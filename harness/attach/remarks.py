@@ -60,6 +60,9 @@ class Remarks:
         # Of scalars: those that have been checked.
         self._names: set[str] = set()
         self._phases_ns: dict[str, tuple[int, int]] = {}
+        # The names of those that have begun and not ended: one within itself, as in a recursive function,
+        # is a part of the outermost.
+        self.open_phases: set[str] = set()
         # By what they warn about: label and message, until the training begins.
         self._warnings: dict[str, tuple[str, str]] = {}
         self.is_open = False
@@ -300,10 +303,14 @@ class ScriptPhase:
         self._remarks = remarks
         self._name = name
         self._clock_ns: Callable[[], int] = time.perf_counter_ns
-        self._began_ns = 0
+        self._began_ns: list[int | None] = []
 
     def __enter__(self) -> None:
-        self._began_ns = self._clock_ns()
+        is_outermost = self._name not in self._remarks.open_phases
+        self._remarks.open_phases.add(self._name)
+        self._began_ns.append(self._clock_ns() if is_outermost else None)
 
     def __exit__(self, *_: object) -> None:
-        self._remarks.phase_ended(self._name, self._clock_ns() - self._began_ns)
+        if (began_ns := self._began_ns.pop()) is not None:
+            self._remarks.open_phases.discard(self._name)
+            self._remarks.phase_ended(self._name, self._clock_ns() - began_ns)

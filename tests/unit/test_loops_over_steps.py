@@ -1,6 +1,7 @@
-"""A loop over the steps of a run takes its batches from the loaders as a loop without the run does."""
+"""Loops over the steps of a run: their batches come as without the run, and phases lie within the steps."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.api_factories import Batch, SmallTraining, log_of, watch
+from tests.api_factories import Batch, SmallTraining, log_of, scalar, watch
 
 
 def _shuffled(samples: int) -> DataLoader[Any]:
@@ -36,3 +37,19 @@ def test_what_cannot_be_iterated_over_is_reported_where_the_loop_begins(tmp_path
     training = SmallTraining()
     with watch(training, tmp_path) as run, pytest.raises(TypeError, match="'int' object is not iterable"):
         iter(run.steps(5))  # type: ignore[arg-type]
+
+
+def test_a_phase_within_itself_is_measured_once(tmp_path: Path) -> None:
+    training = SmallTraining()
+    with watch(training, tmp_path) as run:
+        phase = run.phase("search")
+        for batch in run.steps(training.loader):
+            with ExitStack() as levels:
+                for level in range(8):
+                    levels.enter_context(phase if level % 2 else run.phase("search"))
+                torch.randn(100_000).sort()
+            training.step(batch)
+    with log_of(tmp_path) as log:
+        rows = log.last_steps(100)
+    phases = scalar(tmp_path, "phase/search")
+    assert all(0 < ms * 1e6 < row.step_ns for (_, ms), row in zip(phases, rows, strict=True) if ms)
