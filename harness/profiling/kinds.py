@@ -12,7 +12,8 @@ _NORMALIZATION = re.compile(
 )
 _POOLING = re.compile(r"(?:max|avg|average|adaptive)_?pool|pooling|(?:^|_)pool[123]d")
 _EMBEDDING = re.compile(
-    r"embedding|index_?select|vectorized_gather|compute_grad_weight|krn_partial|sum_and_scatter"
+    r"embedding|index_?select|vectorized_gather|compute_grad_weight|krn_partial|partial_segments"
+    r"|sum_and_scatter"
 )
 _LOSS = re.compile(
     r"loss|cross_?entropy|classnll|(?:^|_)kl_div|(?:^|::)mse_|(?:^|_)bce_|smooth_l1|(?:^|_|::)huber"
@@ -29,13 +30,16 @@ _CONVOLUTION = re.compile(
 )
 _MATMUL = re.compile(
     r"gemm|gemv|cublas|cutlass|nvjet|splitk|(?:^|_)cijk_|marlin|moe_kernel|matmul|mmbackward|mvbackward"
+    r"|cusparse::\w*(?:mm|mv)"
     r"|(?:^|_|::)(?:bmm|(?:addb?|badd)?b?mm(?![a-z0-9]))|(?:^|_|::)linear(?:backward|$|_)"
     r"|(?:^|::)dot_kernel|reduce_1block"
 )
 _COPY = re.compile(
     r"memcpy|memset|copy_kernel|copy_device|catarray|fillfunctor|(?<!masked_)fill_kernel|index_elementwise"
     r"|copy_out|rocclr_(?:copy|fill)|(?:^|_|::)(?:cat|roll)_cuda|subtensoropwith(?:sub|cast)tensor"
-    r"|gather_elementwise|converttensor|copytensor|(?:clone|copy|copies|copyslices|cat|stack)backward"
+    # The accumulating half of index_put and index_add.
+    r"|gather_elementwise|indexing_backward|indexfunc(?:small|large)index"
+    r"|(?:reflection|replication|constant)_pad|converttensor|copytensor|(?:clone|copy|copies|copyslices|cat|stack)backward"
 )
 
 # The first pattern that matches the kernel's function name decides: cuDNN's batch norm is not a convolution,
@@ -52,7 +56,9 @@ _IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
     ),
     (
         OperatorKind.OPTIMIZER,
-        re.compile(r"optimizer|(?:^|_)fused_?(?:adam|sgd|lamb|adagrad)|_foreach_|multi_tensor|adam_|adamw"),
+        re.compile(
+            r"optimizer|amp_update_scale|(?:^|_)fused_?(?:adam|sgd|lamb|adagrad)|_foreach_|multi_tensor|adam_|adamw"
+        ),
     ),
     # The elementwise part of a recurrent cell, and the rotation of queries and keys.
     (
@@ -89,7 +95,8 @@ _IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
         OperatorKind.ELEMENTWISE,
         re.compile(
             r"elementwise|pointwise|softmax|relu|gelu|silu|swish|mish|tanh|sigmoid|dropout|threshold|reduce_kernel"
-            r"|generic_tensor|tensor_kernel_scan|(?:add|op)_tensor_kernel|activation_[fb]w"
+            r"|generic_tensor|tensor_kernel_scan|cub::(?:device|agent)?(?:segmented)?(?:reduce|scan)|triu_tril|lpnorm"
+            r"|masked_scale|(?:add|op)_tensor_kernel|activation_[fb]w"
             # MIOpen's.
             r"|subtensorop|(?:^|::)op(?:\dd)?tensor|miopen(?:active|neuron)"
             r"|act_and_mul|swiglu|upsample|masked_fill|distribution|compiledfxgraph"
