@@ -32,13 +32,14 @@ class OwnModel(LossModel):
         """Return the mean loss of a batch. Raises StepscopeError when it is no scalar tensor."""
         value = self.model(inputs, targets) if self._loss is None else self._loss(self.model(inputs), targets)
         if not isinstance(value, Tensor) or value.numel() != 1:
+            kind = type(value).__name__
             what = (
-                f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(type(value))
+                f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"of type {kind}"
             )
-            raise StepscopeError(
-                f"The loss of {self._title} is {what}; return a scalar tensor from the model, or a pair of "
-                "model and loss function."
-            )
+            remedy = "its loss function has to return a scalar tensor, such as the mean over the batch."
+            if self._loss is None:
+                remedy = "return a scalar tensor from the model, or a pair of model and loss function."
+            raise StepscopeError(f"The loss of {self._title} is {what}; {remedy}")
         return value.reshape(())
 
 
