@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from harness.attach.active import active
 from harness.attach.guard import ScriptGuard
@@ -41,7 +41,8 @@ def watch(
     of the `with` block, the next `watch`, or the end of the process. A `name` that another run has gets a
     number: a script, or a cell of a notebook, may run again. With STEPSCOPE_DISABLED=1 the run does nothing.
 
-    Raises ValueError for anything but modules and optimizers, and for a name that is no text,
+    Raises ValueError for anything but modules and optimizers, for a name that is no text, and for a home that
+    is no path,
     `harness.errors.UsageError` for a name that is not usable, and `harness.errors.HomeError` where no run can
     be created.
     """
@@ -54,7 +55,7 @@ def watch(
     if (attachment := active()) is not None:
         _begin(attachment, models, optimizers)
         return Run(attachment, None)
-    location = Home.locate(None if home is None else str(home), os.environ)
+    location = Home.locate(_checked_home(home), os.environ)
     origin = origin_of(_this_script())
     folder = location.create_for_script(name, origin, time.time_ns(), may_repeat=True)
     stack = ExitStack()
@@ -185,7 +186,9 @@ class Run:
     def close(self, error: BaseException | None = None) -> None:
         """End the run, by `error` if there was one, and leave torch as it was. Without `error` it is the one
         that a `finally` passes on, if `close` is called there. Idempotent; under `stepscope run` the run ends
-        with the script."""
+        with the script. Raises ValueError where `error` is no exception."""
+        if error is not None and not isinstance(error, BaseException):
+            raise ValueError(f"The error cannot be {error!r}; give the exception that ended it, or none.")
         self._end(error or error_passed_on())
 
     def _end(self, error: BaseException | None) -> None:
@@ -329,6 +332,15 @@ def _begin(
 def _check_name(name: object) -> None:
     if name is not None and not isinstance(name, str):
         raise ValueError(f"The name of a run cannot be {name!r}; give text, or none.")
+
+
+def _checked_home(home: Any) -> str | None:
+    try:
+        return None if home is None else os.fsdecode(home)
+    except TypeError:
+        raise ValueError(
+            f"The home of runs cannot be {home!r}; give the path of a folder, or none."
+        ) from None
 
 
 def _modules(model: object) -> "list[nn.Module]":

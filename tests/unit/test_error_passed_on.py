@@ -166,3 +166,13 @@ def test_a_run_that_is_closed_meanwhile_ends_by_it(
         fail(run.close)
     with log_of(tmp_path) as log:
         assert (log.run().state, log.run().state_message) == (state, message)
+
+
+def test_a_run_is_not_ended_by_what_is_no_exception(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+    run = stepscope.watch(model, torch.optim.SGD(model.parameters(), lr=0.1), home=tmp_path)
+    with pytest.raises(ValueError, match="The error cannot be 'diverged'; give the exception"):
+        run.close("diverged")  # type: ignore[arg-type]
+    run.close(ValueError("diverged"))
+    with log_of(tmp_path) as log:
+        assert (log.run().state, log.run().state_message) == (RunState.FAILED, "ValueError: diverged")

@@ -150,6 +150,8 @@ def test_what_is_no_model_or_optimizer_is_refused(training: SmallTraining, tmp_p
         stepscope.watch(torch.nn.ReLU(), training.optimizer, home=tmp_path)
     with pytest.raises(ValueError, match="The name of a run cannot be 5; give text, or none"):
         watch(training, tmp_path, 5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="The home of runs cannot be 5; give the path of a folder"):
+        watch(training, 5)  # type: ignore[arg-type]
     assert Home(tmp_path).runs() == []
 
 
