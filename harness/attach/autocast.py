@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from operator import is_
 from types import ModuleType
@@ -212,6 +212,8 @@ def in_float32(output: Any, depth: int = _DEPTH) -> Any:
         _change_items(output, depth, object)  # Such as transformers' ModelOutput.
     elif is_dataclass(output):
         _change_items(attributes, depth, object)
+        if hasattr(type(output), "__slots__"):
+            _change_slots(output, depth)
     else:  # Such as a distribution, but not what it refers to, such as the layers of a cache.
         _change_items(attributes, depth, Tensor, Distribution, type(output))
     return output
@@ -222,6 +224,16 @@ def _with_items(sequence: Any, items: list[Any]) -> Any:
     with suppress(*_UNCHANGEABLE):
         return type(sequence)(*items) if hasattr(sequence, "_fields") else type(sequence)(items)
     return sequence
+
+
+def _change_slots(output: Any, depth: int) -> None:
+    """Change the tensors in the fields of a data class that has no dictionary of attributes."""
+    for field in fields(output):
+        value = getattr(output, field.name, None)
+        changed = in_float32(value, depth - 1)
+        if changed is not value:
+            with suppress(*_UNCHANGEABLE):
+                object.__setattr__(output, field.name, changed)  # Also of a frozen one.
 
 
 def _change_items(items: Any, depth: int, *kinds: type) -> None:

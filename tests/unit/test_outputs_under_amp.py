@@ -41,6 +41,13 @@ class Slots:
     value: Any
 
 
+@dataclass(frozen=True, slots=True)
+class FrozenSlots:
+    """One that allows no assignment either."""
+
+    value: Any
+
+
 class Batch:
     """A container with the methods of a mapping that is none."""
 
@@ -89,6 +96,8 @@ def tensors(output: Any) -> list[Tensor]:
         return [one for item in output for one in tensors(item)]
     if isinstance(output, dict):
         return tensors(list(output.values()))
+    if isinstance(output, Slots | FrozenSlots):
+        return tensors(output.value)
     return tensors(list(vars(output).values())) if hasattr(output, "__dict__") else []
 
 
@@ -101,6 +110,7 @@ def tensors(output: Any) -> list[Tensor]:
         lambda: Record(half()),
         lambda: Record(Pair(half(), Record(half()))),
         lambda: Batch(logits=half(), state=Batch(hidden=half())),
+        lambda: Slots((half(), FrozenSlots({"a": half()}))),
         lambda: (Record(half()), Batch(logits=half())),
         lambda: Plain(logits=half(), state=Plain(hidden=half())),
         lambda: SimpleNamespace(value=half()),
@@ -131,7 +141,6 @@ def test_the_gradient_of_a_distribution_reaches_the_model() -> None:
 @pytest.mark.parametrize(
     "output",
     [
-        Slots(half()),
         Locked(logits=half()),
         Of(half(), half()),
         MappingProxyType({"a": half()}),
