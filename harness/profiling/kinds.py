@@ -22,10 +22,12 @@ _ATTENTION = re.compile(
     # Deformable attention has kernels named as those of deformable convolution.
     r"attention|attn|ms_deform|flash|fmha|sdpa|scaled_dot_product|decodewithpagedkv|prefillwith"
     # AOTriton's and aiter's backward pass.
-    r"|bwd_kernel_d[kq]|^_?bwd_(?:preprocess|kernel_fuse)"
+    r"|sage_(?:fwd|quant)|bwd_kernel_d[kq]|^_?bwd_(?:preprocess|kernel_fuse)"
 )
 _CONVOLUTION = re.compile(
     r"conv(?!ert)|cudnn|wgrad|dgrad|fprop|bprop|winograd|implicit_gemm|igemm_|fft2d|flip_filter"
+    # Composable Kernel's backward passes, as batched products.
+    r"|(?:xdl(?:ops)?|wmma)_bwd_(?:weight|data)"
     r"|(?:im|vol)(?:\dd)?2col|(?:col|vol)2(?:im|vol)|compute\w*offsets|depthwise"
 )
 _MATMUL = re.compile(
