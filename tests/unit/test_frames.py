@@ -18,15 +18,18 @@ STEP = StackFrame("project/train.py", 12, "step")
         "??",
         "x.inl",
         "numpy/random/_common.pyx",
+        "z3/cz3vcpgktv5ml3u33u6ylioqz73qzckh5lb5msnz4b7q6gkaykiv.py",
     ],
 )
-def test_objects_and_sources_of_other_languages_are_no_persons_code(file: str) -> None:
+def test_other_languages_and_what_torch_compile_writes_are_no_persons_code(file: str) -> None:
     frames = reduce_stack([StackFrame(file, 0, "allocate"), STEP])
     assert is_torch(file)
     assert site(frames) == STEP.text
     assert site(reduce_stack([StackFrame(file, 0, "start_thread")])) == NO_SITE
 
 
-@pytest.mark.parametrize("file", ["project/train.py", "<stdin>", "notebook.ipynb", "project/foo", "ops.o.py"])
+@pytest.mark.parametrize(
+    "file", ["project/train.py", "<stdin>", "notebook.ipynb", "project/foo", "ops.o.py", "z3/cz3.py"]
+)
 def test_python_is(file: str) -> None:
     assert not is_torch(file)
