@@ -65,5 +65,9 @@ def _load_file(file: str) -> tuple[CodeType, dict[str, Any]]:
         code = loader.get_code("__main__")
     else:
         loader = SourceFileLoader("__main__", file)
-        code = compile(source, file, "exec", dont_inherit=True)
+        try:
+            code = compile(source, file, "exec", dont_inherit=True)
+        except SyntaxError as error:
+            error.filename = error.filename or file  # Of null bytes Python does not say where they are.
+            raise
     return code, {"__loader__": loader, "__file__": file, "__cached__": None}

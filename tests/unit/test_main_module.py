@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.attach.launch import Script
+from harness.attach.main_module import run_as_main
 from harness.errors import UsageError
 
 _SCRIPT = """
@@ -87,3 +88,12 @@ def test_an_archive_without_a_main_is_refused(tmp_path: Path) -> None:
         archive.writestr("data.txt", "1")
     with pytest.raises(UsageError, match=r"archive .*data.zip' has no __main__.py"):
         Script(str(path), (), is_module=False).check()
+
+
+def test_a_script_that_is_no_text_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    script = tmp_path / "train.py"
+    script.write_bytes(b"x = 1\n\0y = 2\n")
+    with pytest.raises(SyntaxError) as refused:
+        run_as_main(str(script))
+    assert "train.py" in str(refused.value)
