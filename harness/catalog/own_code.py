@@ -62,6 +62,13 @@ def _module(setting: str, file: Path) -> ModuleType:
     sys.modules[name] = module  # Before it runs, as Python does: its classes may be pickled.
     try:
         spec.loader.exec_module(module)
+    except SystemExit as error:  # Such as argparse's, for the arguments of another program.
+        del sys.modules[name]
+        raise SettingError(
+            setting,
+            f"{file} cannot be imported: it exits with {error.code!r}. Write what it does as a script under "
+            '`if __name__ == "__main__":`.',
+        ) from error
     except Exception as error:
         del sys.modules[name]
         message = " ".join(str(error).split())

@@ -214,10 +214,17 @@ def test_what_trains_in_an_unusual_way_is_built(tmp_path: Path, code: str) -> No
     assert any(weight.requires_grad for weight in model.parameters())
 
 
-def test_a_file_that_fails_on_import_is_named_with_its_error(tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import nothing_of_that_name", "ModuleNotFoundError"),
+        ("raise SystemExit(2)", "it exits with 2. Write"),
+    ],
+)
+def test_a_file_that_fails_on_import_is_named_with_its_error(tmp_path: Path, code: str, reason: str) -> None:
+    (tmp_path / "broken.py").write_text(f"{code}\n")
     settings = resolve({"model": f"{tmp_path}/broken.py:build", "data": "digits", "device": "cpu"})
-    with pytest.raises(SettingError, match="cannot be imported: ModuleNotFoundError"):
+    with pytest.raises(SettingError, match=f"cannot be imported: {reason}"):
         build_model(settings, shape_of(settings))
 
 
