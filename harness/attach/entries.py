@@ -88,6 +88,10 @@ class StepEntries:
         """Follow the calls of `models` too."""
         self._model_ids.update(map(id, models))
 
+    def leave_models(self, models: Iterable[nn.Module]) -> None:
+        """Follow the calls of `models` no longer."""
+        self._model_ids.difference_update(map(id, models))
+
     def forget_models(self) -> None:
         """Follow no model any more. Other modules may get the ids of those that exist no longer."""
         self._model_ids.clear()

@@ -13,6 +13,7 @@ from harness.attach.cycle import UpdateCycle
 from harness.attach.ending import ScriptStopped, caught_stop
 from harness.attach.evaluations import Evaluations
 from harness.attach.manual import ManualUpdates
+from harness.attach.missed_models import MissedModels
 from harness.attach.numbering import StepUnderWay
 from harness.attach.passes import LoaderPass
 from harness.attach.recording import Availability, record_loader
@@ -26,9 +27,6 @@ from harness.watch.inbox import Inbox
 from harness.watch.live_settings import LiveSettings
 from harness.watch.readback import LossTicket
 from harness.watch.steps import Steps
-
-# Searches for models in place of those that exist no longer: each takes some 50 ms.
-_MOST_REPLACEMENTS = 3
 
 
 class Observation:
@@ -44,7 +42,7 @@ class Observation:
         calls, loaders, autocast, rates: of the script, for its entry points; `rates` has their factor.
         cycle, manual: decide where a step ends; manual is None where optimizers decide.
         is_discovering: whether models are to be searched for after the next update.
-        has_lost_models: whether that is because the models that were followed exist no longer.
+        missed: the models that are followed, but not called.
         availability: writes down which settings the script cannot change.
         step: the number of the step under way.
         model_id: the id of the first model of the newest step, if it was not a plain one.
@@ -76,7 +74,7 @@ class Observation:
         self._live = live
         self.calls, self.loaders, self.autocast = training.calls, switches.loaders, switches.autocast
         self.rates = switches.rates
-        self.is_discovering, self.has_lost_models, self._replacements = True, False, 0
+        self.is_discovering, self.missed = True, MissedModels()
         self._find_models = find_models
         self.availability = Availability(context, switches)
         self._copies = copies = context.device.torch_device.type != "cpu"
@@ -297,12 +295,14 @@ class Observation:
     def leave(self) -> None:
         """Leave the script as it is: nothing more is called."""
         self.leave_plain_step()
+        self.missed.close()
         self._switches.close()
         self.steps.close()
 
     def finish(self) -> None:
         """The script has ended: write down what it did after its last step."""
         self.leave_plain_step()
+        self.missed.close()
         if self.manual is not None and self.manual.has_gradients:
             self._record_step()
         if self.tracker.has_evaluated:
@@ -371,11 +371,10 @@ class Observation:
         return step
 
     def _miss_models(self) -> None:
-        """No followed model was called although gradients were computed. If none exists any more, as with a
-        wrapper that is made for each step, have the models searched for again."""
-        if not (self.is_discovering or self.training.models or self._replacements == _MOST_REPLACEMENTS):
-            self._replacements += 1
-            self.is_discovering = self.has_lost_models = True
+        """No followed model was called although gradients were computed: they may have to be searched for."""
+        training = self.training
+        if not self.is_discovering:
+            self.is_discovering = self.missed.step_missed(training.models, is_compiled=training.has_compiled)
 
     def _record_news(self, step: int) -> None:
         """Write down what became known of the script's loader and autocast after `step`."""

@@ -360,11 +360,18 @@ class Session:
         optimizers that none of these belongs to."""
         observation = self._observation
         assert observation is not None
-        training, observation.is_discovering = observation.training, False
+        training, missed = observation.training, observation.missed
+        if missed.waits():
+            return
+        observation.is_discovering = False
         models, lost_kinds = take_alive(self._seen)
+        called, outer = missed.take()
+        models += called
+        self._entries.leave_models(outer)
+        self._followed -= set(outer)
         owned = owned_parameters(training.optimizers)
-        if observation.has_lost_models or lost_kinds:  # The modules within such wrappers exist longer.
-            self._kinds, observation.has_lost_models = self._kinds | lost_kinds, False
+        if missed.has_lost or lost_kinds:  # The modules within such wrappers exist longer.
+            self._kinds, missed.has_lost = self._kinds | lost_kinds, False
             self._entries.forget_models()
             training.add_models(models := find_models(owned, self._kinds))
         # A search through all objects of the process takes some 80 ms. Models that are followed already are
@@ -372,10 +379,12 @@ class Session:
         has_all = owns_all([*self._followed, *models], owned) and owns_all(training.models, owned)
         roots = training.models if has_all else None
         if roots is None:
-            known = [*self._followed, *models]
-            training.add_models(roots := find_new_models(owned, known) or find_models(owned))
-        called = {id(model) for model in (*self._followed, *models)}
-        models += [root for root in roots if not any(id(module) in called for module in root.modules())]
+            others = [*self._followed, *models]
+            training.add_models(roots := find_new_models(owned, others) or find_models(owned))
+        known = {id(model) for model in (*self._followed, *models)}
+        added = [root for root in roots if not any(id(module) in known for module in root.modules())]
+        missed.uncalled.update(added)
+        models += added
         self._followed.update(models)
         self._kinds.update(map(type, models))
         self._hooks.follow(models)

@@ -1,0 +1,103 @@
+"""Test models that a script calls by methods of theirs, which call modules within them only."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.attach_factories import Recorded, steps_of
+
+DISCRIMINATED, ACTED = 8, 16
+TURN = 6
+ACTS = 12
+
+
+class Policy(nn.Module):
+    """Has layers that its methods call, as do the policies of reinforcement learning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2))
+        self.unused = nn.Linear(4, 4)
+
+    def evaluate(self, inputs: Tensor) -> Tensor:
+        """Return the values of `inputs`."""
+        outputs: Tensor = self.base(inputs)
+        return outputs
+
+
+def _turns(home: Path, turns: int) -> Recorded:
+    def train() -> None:
+        torch.manual_seed(0)
+        discriminator, policy = nn.Linear(4, 2), Policy()
+        first = torch.optim.SGD(discriminator.parameters(), lr=0.1)
+        second = torch.optim.SGD(policy.parameters(), lr=0.1)
+        samples = TensorDataset(torch.randn(TURN * DISCRIMINATED, 4))
+        loader = DataLoader(samples, batch_size=DISCRIMINATED)
+        for _ in range(turns):
+            with torch.no_grad():
+                for _ in range(ACTS):
+                    policy.evaluate(torch.randn(1, 4))
+            for (inputs,) in loader:
+                first.zero_grad()
+                discriminator(inputs).square().mean().backward()
+                first.step()
+            for _ in range(TURN):
+                second.zero_grad()
+                policy.evaluate(torch.randn(ACTED, 4)).square().mean().backward()
+                second.step()
+
+    return steps_of(home, train)
+
+
+def test_a_model_that_is_called_by_a_method_after_another_training_has_its_forward_pass_and_samples(
+    tmp_path: Path,
+) -> None:
+    """Its modules are searched for again where a step computes gradients and no followed model was called."""
+    found = _turns(tmp_path, 3)
+
+    last = found.steps[-TURN:]
+    assert [row.samples for row in last] == [ACTED] * TURN
+    assert all(row.forward_ns for row in last)
+    assert {row.samples for row in found.steps[-2 * TURN : -TURN]} == {DISCRIMINATED}
+
+
+def test_its_calls_without_gradients_before_a_turn_are_evaluation(tmp_path: Path) -> None:
+    """As those of a model that is called itself."""
+    found = _turns(tmp_path, 3)
+
+    assert found.evaluations_ns
+
+
+def test_torch_has_no_hooks_left_once_the_modules_are_known(tmp_path: Path) -> None:
+    """The hooks of all modules are there for a few steps."""
+    before = len(nn.modules.module._global_forward_pre_hooks), len(nn.modules.module._global_forward_hooks)
+
+    _turns(tmp_path, 2)
+
+    after = len(nn.modules.module._global_forward_pre_hooks), len(nn.modules.module._global_forward_hooks)
+    assert after == before
+
+
+@pytest.mark.parametrize("ends_early", [False, True])
+def test_the_hooks_go_where_nothing_within_the_model_is_called(tmp_path: Path, ends_early: bool) -> None:
+    """As for a model of which a script uses the weights alone, also if it ends while calls are noted."""
+    before = len(nn.modules.module._global_forward_pre_hooks)
+
+    def train() -> None:
+        called, weights = nn.Linear(4, 2), Policy()
+        first = torch.optim.SGD(called.parameters(), lr=0.1)
+        second = torch.optim.SGD(weights.parameters(), lr=0.1)
+        for _ in range(4):
+            called(torch.randn(8, 4)).mean().backward()
+            first.step()
+        for _ in range(4 if ends_early else 40):
+            weights.base[0].weight.square().sum().backward()  # type: ignore[operator]
+            second.step()
+
+    found = steps_of(tmp_path, train)
+
+    assert len(nn.modules.module._global_forward_pre_hooks) == before
+    assert found.steps[-1].samples == 0
