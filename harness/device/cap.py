@@ -11,13 +11,15 @@ CPU_HEADROOM_BYTES = 128 << 20
 
 
 def validate_cap(cap_bytes: int, reserved_bytes: int, smallest_bytes: int) -> None:
-    """Raise SettingError when `cap_bytes` is below `smallest_bytes`, the smallest cap that works while the
-    run has reserved `reserved_bytes`."""
+    """Raise SettingError when `cap_bytes` is below `smallest_bytes`, the smallest cap that is accepted while
+    the run has reserved `reserved_bytes`."""
     if cap_bytes < smallest_bytes:
+        # On the CPU a slightly smaller cap is accepted too, but the next allocation may fail under it.
+        working_bytes = max(smallest_bytes, reserved_bytes)
         raise SettingError(
             _SETTING,
             f"{_SETTING} cannot be {cap_bytes / 2**30:.4g}: the run already uses {_gib(reserved_bytes)} GiB, "
-            f"and the smallest cap that works now is {_gib(smallest_bytes)}.",
+            f"and the smallest cap that works now is {_gib(working_bytes)}.",
         )
 
 

@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 
+from harness.device.cap import validate_cap
 from harness.device.cpu.device import CpuDevice
 from harness.device.cpu.heap import open_heap
 from harness.device.protocol import AllocatorReading
@@ -143,6 +144,13 @@ def test_a_cap_without_headroom_is_refused_with_the_smallest_that_works(device: 
         device.cap_memory(int((smallest + 0.01) * 2**30))
     finally:
         device.cap_memory(None)
+
+
+def test_a_refused_cap_suggests_none_below_what_the_heap_has() -> None:
+    """Such a cap is accepted after an out-of-memory error alone; the next allocation may fail under it."""
+    with pytest.raises(SettingError, match=r"already uses 0\.391 GiB, and the smallest .* is 0\.391"):
+        validate_cap(300 * MIB, reserved_bytes=400 * MIB, smallest_bytes=336 * MIB)
+    validate_cap(340 * MIB, reserved_bytes=400 * MIB, smallest_bytes=336 * MIB)
 
 
 CAPPED_CHILD = """
