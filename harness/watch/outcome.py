@@ -98,7 +98,7 @@ class OutcomeRecorder:
         step = self._context.last_step + is_training
         if self._prints_errors:
             traceback.print_exception(error)
-        outside = OomPhase.BUILD if subject is None else subject.training.oom_phase
+        outside = OomPhase.SETUP if subject is None else subject.training.oom_phase
         capture = attempt(lambda: self._reporter.capture(error, step, outside, memory, subject))
         if self._releases_frames:
             release_frames(error)

@@ -140,11 +140,39 @@ def test_an_update_that_failed_may_have_changed_weights(
     assert not capture.are_weights_intact
 
 
-def test_before_the_model_is_built_there_is_none_to_name() -> None:
-    capture = captured(None, raising(an_error()), OomPhase.BUILD)
-    assert capture.request.phase is OomPhase.BUILD
+class FailingModel(nn.Module):
+    """Runs out of memory as it is made, or as it is called."""
+
+    def __init__(self, *, is_made: bool, has_weights: bool = True) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2) if has_weights else nn.Identity()
+        if not is_made:
+            raise an_error()
+
+    def forward(self) -> None:
+        """Run out of memory."""
+        raise an_error()
+
+
+@pytest.mark.parametrize(
+    ("act", "phase"),
+    [
+        (raising(an_error()), OomPhase.SETUP),
+        (lambda: FailingModel(is_made=False), OomPhase.BUILD),
+        (lambda: FailingModel(is_made=True)(), OomPhase.FORWARD),
+    ],
+)
+def test_before_there_is_a_training_the_frames_say_what_ran(act: Callable[[], Any], phase: OomPhase) -> None:
+    """The data of a script, its model, or an evaluation of it."""
+    capture = captured(None, act, OomPhase.SETUP)
+    assert capture.request.phase is phase
     assert capture.request.module is None
     assert capture.categories == ()
+
+
+def test_a_transform_of_a_dataset_is_no_forward_pass() -> None:
+    transform = FailingModel(is_made=True, has_weights=False)
+    assert captured(None, transform, OomPhase.SETUP).request.phase is not OomPhase.FORWARD
 
 
 def test_a_batch_too_large_for_the_model_is_found_for_real(workload: Workload) -> None:

@@ -115,6 +115,7 @@ def test_of_a_leak_no_smaller_batch_is_made_a_promise() -> None:
         ),
         ({}, "Training with batch 64 needs more than the 80.0 GiB of Test device: 79.0 GiB were allocated"),
         ({"phase": OomPhase.BUILD}, "Building the model needs more than the 80.0 GiB"),
+        ({"phase": OomPhase.SETUP}, "The run needs more than the 80.0 GiB"),
         ({"device_total_bytes": None}, "Training with batch 64 needs more than is available: 79.0 GiB"),
         (
             {"allocated_bytes": None, "error_bytes": None, "least_bytes": None, "most_bytes": None},

@@ -42,7 +42,11 @@ LEAST_VARIABLE_SHARE = 0.1
 # graphs could be read, and where there may be more.
 _LEAST_KEPT_SHARE, _LEAST_READ_SHARE = 0.25, 0.1
 # What needed the memory, where it was not training.
-_UNTRAINED = {OomPhase.BUILD: "Building the model", OomPhase.EVALUATION: "Evaluation"}
+_UNTRAINED = {
+    OomPhase.SETUP: "The run",
+    OomPhase.BUILD: "Building the model",
+    OomPhase.EVALUATION: "Evaluation",
+}
 # As a share of a cap on the CPU, in holes of the heap: more than a step's transient tensors leave between
 # retained blocks in the runs of the catalog.
 LEAST_HOLES_SHARE = 0.25

@@ -17,6 +17,7 @@ from harness.records.run import DeviceKind
 class OomPhase(StrEnum):
     """The operation during which memory ran out."""
 
+    SETUP = "before the training"
     BUILD = "building the model"
     DATA = "data loading"
     WORKER = "a loader worker"
@@ -323,7 +324,7 @@ class OomReport(NamedTuple):
     @property
     def headline(self) -> str:
         """A heading with the step: "Out of memory in step 1,204"."""
-        if self.facts.asked.phase is OomPhase.BUILD or not self.facts.step:
+        if self.facts.asked.phase in (OomPhase.SETUP, OomPhase.BUILD) or not self.facts.step:
             return "Out of memory before the first step"
         return f"Out of memory in step {self.facts.step:,}"
 

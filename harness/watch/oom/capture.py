@@ -127,8 +127,8 @@ def capture_evidence(
     lines = [number for _, number in traceback.walk_tb(error.__traceback__)]
     if is_worker:
         phase = OomPhase.WORKER
-    if phase is OomPhase.BETWEEN and (called_model := attempt(lambda: _called_model(frames, training))):
-        phase = OomPhase.FORWARD if called_model.training else OomPhase.EVALUATION
+    elif phase in (OomPhase.SETUP, OomPhase.BETWEEN):
+        phase = attempt(lambda: _phase_outside_steps(frames, training)) or phase
     kind = DeviceKind.CPU if is_of_host(text) else device.facts.kind
     called = zip(reversed(frames), reversed(lines), strict=True)
     calls = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in called]
@@ -238,14 +238,22 @@ def _module_at(frame: FrameType) -> nn.Module | None:
     return owner if isinstance(owner, nn.Module) else None
 
 
-def _called_model(frames: Sequence[FrameType], training: Training | None) -> nn.Module | None:
-    """Return the outermost module of the model that was called: no phase says so in the first step of a
-    script's further model, nor where an evaluation has ended."""
-    if training is None:
-        return None
-    modules = set(training.model.modules())
-    calls = (frame for frame in frames if frame.f_code is nn.Module._call_impl.__code__)
-    return next((module for frame in calls if (module := _module_at(frame)) in modules), None)
+def _phase_outside_steps(frames: Sequence[FrameType], training: Training | None) -> OomPhase | None:
+    """Return what ran before there was a training, or in none of its steps: the call of a model, or the
+    making of one, or its move; None: anything else.
+
+    No phase of a step says so in the first step of a script's further model, nor where an evaluation has
+    ended.
+    """
+    modules = None if training is None else set(training.model.modules())
+    for frame in frames:
+        module = _module_at(frame) if frame.f_code is nn.Module._call_impl.__code__ else None
+        if module is None or (modules is not None and module not in modules):
+            continue
+        if next(module.parameters(), None) is not None:  # No transform of a dataset.
+            return OomPhase.FORWARD if module.training else OomPhase.EVALUATION
+    is_of_module = training is None and any(_module_at(frame) is not None for frame in frames)
+    return OomPhase.BUILD if is_of_module else None
 
 
 def _module(frames: Sequence[FrameType], training: Training | None) -> tuple[str | None, str | None]:
