@@ -52,6 +52,13 @@ def test_what_fills_holes_from_before_the_run_is_named_since_the_cap_does_not_co
     assert result["free under the cap"] == 12 * MIB
 
 
+def test_an_excess_of_some_pages_is_no_part() -> None:
+    """As of a report that ended with "-8.00 KiB excess" of 410 MiB."""
+    result = parts(DeviceKind.CPU, **CPU_CAP | {"cap_left_bytes": 11 * MIB + 8 * 2**10})
+    assert not [name for name in result if name.startswith("excess")]
+    assert sum(result.values()) == 410 * MIB
+
+
 def test_where_the_kernel_does_not_tell_what_was_left_the_rest_is_not_known() -> None:
     result = parts(DeviceKind.CPU, **CPU_CAP | {"cap_left_bytes": None})
     assert result["not known: memory outside the heap, free memory under the cap"] == 11 * MIB

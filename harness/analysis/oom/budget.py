@@ -15,6 +15,8 @@ from harness.records.run import DeviceKind
 
 # As a share of the limit: sizes are printed with three digits, so a smaller rest is invisible in their sum.
 LEAST_REST = 0.005
+# Of an excess with a known reason: a smaller one is a part of the rest.
+_LEAST_EXCESS = 0.0005
 # Significant digits of `harness.words.size`.
 _DIGITS = 3
 
@@ -83,7 +85,9 @@ def budget(facts: OomFacts) -> tuple[BudgetPart, ...]:
     parts += _unused(memory, on_cpu)
     inside = sum(part.size_bytes for part in parts)
     outside_parts, outside_unknown = _outside(memory, on_cpu, inside, released_bytes(facts))
-    parts = [part for part in (*parts, *outside_parts) if part.size_bytes]
+    least_excess = _LEAST_EXCESS * limit_bytes
+    parts += [part for part in outside_parts if part.size_bytes >= 0 or -part.size_bytes >= least_excess]
+    parts = [part for part in parts if part.size_bytes]
     rest = limit_bytes - sum(part.size_bytes for part in parts)
     if abs(rest) < LEAST_REST * limit_bytes and not (rest and not parts):
         return _absorbed(parts, rest)
