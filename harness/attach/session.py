@@ -193,8 +193,8 @@ class Session:
             self._has_other_thread = True
             self.watch.context.warn(
                 "second training thread",
-                "An optimizer stepped in another thread; followed are the steps of the one that trained "
-                "first, or that called stepscope.watch.",
+                "An optimizer stepped in another thread than the one that trained first, or that called "
+                "stepscope.watch: such steps are not followed.",
             )
 
     def scaler_stepped(self, optimizer: torch.optim.Optimizer, call: Callable[[], Any]) -> Any:
@@ -361,9 +361,9 @@ class Session:
         observation = self._observation
         assert observation is not None
         training, missed = observation.training, observation.missed
-        if missed.waits():
+        observation.is_discovering = missed.waits()
+        if observation.is_discovering:
             return
-        observation.is_discovering = False
         models, lost_kinds = take_alive(self._seen)
         called, outer = missed.take()
         models += called
@@ -374,13 +374,12 @@ class Session:
             self._kinds, missed.has_lost = self._kinds | lost_kinds, False
             self._entries.forget_models()
             training.add_models(models := find_models(owned, self._kinds))
-        # A search through all objects of the process takes some 80 ms. Models that are followed already are
-        # called for a further optimizer of theirs too.
+        # Followed models are called for a further optimizer of theirs too, and a search takes some 80 ms.
         has_all = owns_all([*self._followed, *models], owned) and owns_all(training.models, owned)
         roots = training.models if has_all else None
         if roots is None:
-            others = [*self._followed, *models]
-            training.add_models(roots := find_new_models(owned, others) or find_models(owned))
+            roots = find_new_models(owned, [*self._followed, *models]) or find_models(owned)
+            training.add_models(roots)
         known = {id(model) for model in (*self._followed, *models)}
         added = [root for root in roots if not any(id(module) in known for module in root.modules())]
         missed.uncalled.update(added)

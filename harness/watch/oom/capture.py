@@ -128,7 +128,7 @@ def capture_evidence(
     if is_worker:
         phase = OomPhase.WORKER
     elif phase in (OomPhase.SETUP, OomPhase.BETWEEN):
-        phase = attempt(lambda: _phase_outside_steps(frames, training)) or phase
+        phase = attempt(lambda: _phase_of_frames(frames, training, phase)) or phase
     kind = DeviceKind.CPU if is_of_host(text) else device.facts.kind
     called = zip(reversed(frames), reversed(lines), strict=True)
     calls = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in called]
@@ -238,9 +238,9 @@ def _module_at(frame: FrameType) -> nn.Module | None:
     return owner if isinstance(owner, nn.Module) else None
 
 
-def _phase_outside_steps(frames: Sequence[FrameType], training: Training | None) -> OomPhase | None:
+def _phase_of_frames(frames: Sequence[FrameType], training: Training | None, otherwise: OomPhase) -> OomPhase:
     """Return what ran before there was a training, or in none of its steps: the call of a model, or the
-    making of one, or its move; None: anything else.
+    making of one, or its move; `otherwise` for anything else.
 
     No phase of a step says so in the first step of a script's further model, nor where an evaluation has
     ended.
@@ -253,7 +253,7 @@ def _phase_outside_steps(frames: Sequence[FrameType], training: Training | None)
         if next(module.parameters(), None) is not None:  # No transform of a dataset.
             return OomPhase.FORWARD if module.training else OomPhase.EVALUATION
     is_of_module = training is None and any(_module_at(frame) is not None for frame in frames)
-    return OomPhase.BUILD if is_of_module else None
+    return OomPhase.BUILD if is_of_module else otherwise
 
 
 def _module(frames: Sequence[FrameType], training: Training | None) -> tuple[str | None, str | None]:
