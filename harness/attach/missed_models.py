@@ -55,7 +55,8 @@ class MissedModels:
             return [], []
         called, self._inner = self._inner.close(), None
         models = [model for model in self.uncalled if any(one in called for one in model.modules())]
-        self.uncalled.clear()
+        # The turn of the others may come later.
+        self.uncalled = WeakSet(set(self.uncalled) - set(models)) if called else WeakSet()
         return called, models
 
     def close(self) -> None:

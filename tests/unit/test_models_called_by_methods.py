@@ -71,6 +71,24 @@ def test_its_calls_without_gradients_before_a_turn_are_evaluation(tmp_path: Path
     assert found.evaluations_ns
 
 
+def test_each_of_several_such_models_is_followed_in_its_turn(tmp_path: Path) -> None:
+    """One after another: while the second one trains the third one is not called."""
+    models = [Policy(), Policy(), Policy()]
+
+    def train() -> None:
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+        for _ in range(2):
+            for model, optimizer in zip(models, optimizers, strict=True):
+                for _ in range(2 * TURN):
+                    optimizer.zero_grad()
+                    model.evaluate(torch.randn(ACTED, 4)).square().mean().backward()
+                    optimizer.step()
+
+    found = steps_of(tmp_path, train)
+
+    assert all(row.forward_ns for row in found.steps[-4 * TURN :])
+
+
 def test_torch_has_no_hooks_left_once_the_modules_are_known(tmp_path: Path) -> None:
     """The hooks of all modules are there for a few steps."""
     before = len(nn.modules.module._global_forward_pre_hooks), len(nn.modules.module._global_forward_hooks)
