@@ -356,8 +356,7 @@ class Session:
         return True
 
     def _follow(self) -> None:
-        """From now on follow the models that the script calls, instead of all modules, and those of the
-        optimizers that none of these belongs to."""
+        """From now on follow the models that are called, and those of optimizers without any of these."""
         observation = self._observation
         assert observation is not None
         training, missed = observation.training, observation.missed

@@ -62,6 +62,12 @@ def test_no_workers_are_added_while_those_of_the_run_leak() -> None:
     assert dict(advice.details)["growth of the workers' memory"] == "146 KiB per step"
 
 
+def test_the_memory_that_a_leak_will_fill_is_not_called_free() -> None:
+    run = SCENARIOS["headroom"]
+    assert "headroom" not in advice_on(run._replace(leaks=[a_workers_leak()]))
+    assert "headroom" in advice_on(run._replace(leaks=[a_workers_leak(LeakVerdict.WATCH)]))
+
+
 def test_a_script_with_unknown_workers_gets_no_line_for_more_of_them_while_they_leak() -> None:
     run = run_evidence(some_steps(200, wait=200.0), CPU, {"amp": "off"})._replace(names=frozenset({"amp"}))
     assert advice_on(run)["input-bound"].code

@@ -103,8 +103,16 @@ class RunEvidence(NamedTuple):
     @property
     def workers_leak(self) -> LeakRow | None:
         """The verdict that the loader's workers leak; None without."""
-        leaks = (row for row in self.leaks if row.verdict == LeakVerdict.LEAK)
-        return next((row for row in leaks if row.series == LeakSeries.WORKERS), None)
+        return next((row for row in self._called if row.series == LeakSeries.WORKERS), None)
+
+    @property
+    def is_leaking(self) -> bool:
+        """Whether any memory is said to leak."""
+        return bool(self._called)
+
+    @property
+    def _called(self) -> list[LeakRow]:
+        return [row for row in self.leaks if row.verdict == LeakVerdict.LEAK]
 
     @property
     def is_gpu(self) -> bool:

@@ -29,9 +29,10 @@ _OTHER_BOTTLENECKS = (Bound.TOO_FEW, Bound.INPUT, Bound.TRANSFER, Bound.LAUNCH)
 def find_headroom(run: RunEvidence) -> Diagnosis | None:
     """Time that does not scale with the batch (the optimizer; on a GPU also the gaps) takes at least 10 %,
     and a doubled batch is expected to need less than 92 % of the available memory: by a prediction where
-    there is one, else by a line through the memory allocated between steps and this run's peak."""
+    there is one, else by a line through the memory allocated between steps and this run's peak. None while
+    memory leaks: what is free now is not free for long."""
     best = run.timing.best
-    if run.bound in _OTHER_BOTTLENECKS or best is None or "batch_size" not in run.names:
+    if run.bound in _OTHER_BOTTLENECKS or best is None or "batch_size" not in run.names or run.is_leaking:
         return None
     fixed = best.share(StepPart.OPTIMIZER) + best.share(StepPart.GAP)
     batch, doubled = run.settings.batch_size, 2 * run.settings.batch_size
@@ -176,7 +177,7 @@ RULES = (
         "headroom",
         "Use the free memory for a larger batch",
         f"at least {pct(FIXED_SHARE)} of the time does not scale with the batch, and twice the batch needs "
-        f"less than {pct(TIGHT)} of the memory",
+        f"less than {pct(TIGHT)} of the memory; not while memory leaks",
         "a doubled batch halves that time per sample: at least 5 %; the memory limit is that of the Memory "
         "page's alert",
         "optimizer and gaps; the peak, predicted or by a line through this run's peak",
