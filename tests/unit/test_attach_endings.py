@@ -229,9 +229,9 @@ def test_a_second_thread_that_trains_is_reported_and_not_mixed_in(tmp_path: Path
     log = steps_of(tmp_path, train)
     assert (first.step, second.step, len(log.steps)) == (10, 50, 10)
     (warning,) = [event for event in log.events if event.kind == EventKind.WARNING]
-    assert (
-        warning.message == "An optimizer stepped in another thread; followed are the steps of the one that "
-        "trained first, or that called stepscope.watch."
+    assert warning.message == (
+        "An optimizer stepped in another thread than the one that trained first, or that called "
+        "stepscope.watch: such steps are not followed."
     )
 
 
