@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import (
 from harness.catalog import model
 from harness.catalog.own import is_own
 from harness.data.text import STANDARD_LIBRARY_BYTES
-from harness.errors import SettingError
+from harness.errors import SettingError, StepscopeError
 from harness.predict.allocator import least_cap, replay
 from harness.predict.answer import CATEGORIES, Answer, Impossible, ModuleBytes, PartBytes, Prediction
 from harness.predict.footprints import Meter, extrapolated, measure, size_ratio, with_footprints
@@ -67,8 +67,10 @@ def predict(question: Question, context_bytes: int | None, meter: Meter | None =
     except Exception as error:
         if not (is_own(question.settings.model) or isinstance(error, _TRACING_ERRORS)):
             raise
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return Impossible(f"This model cannot be traced without running it: {first}")
+        first, kind = (str(error).strip() or "no message").splitlines()[0], f"{type(error).__name__}: "
+        if isinstance(error, RuntimeError | StepscopeError):  # These are sentences by themselves.
+            kind = ""
+        return Impossible(f"This model cannot be traced without running it: {kind}{first}")
     return _prediction(question, traced, context_bytes)
 
 

@@ -203,6 +203,8 @@ def test_shapes_that_depend_on_values_cannot_be_predicted(monkeypatch: pytest.Mo
 def test_a_model_that_cannot_be_traced_is_told_of_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     result = impossible(monkeypatch, raising(RuntimeError("no kernel for this\nand more")))
     assert result == "This model cannot be traced without running it: no kernel for this"
+    result = impossible(monkeypatch, raising(IndexError("7")))
+    assert result == "This model cannot be traced without running it: IndexError: 7"
 
 
 @pytest.mark.parametrize("data", ["digits", "shapes", "synthetic", "images"])
