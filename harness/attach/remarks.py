@@ -89,6 +89,12 @@ class Remarks:
         if self.is_open:
             ScriptGuard().run(self._scalars.collect)
 
+    def hide_from_compiler(self) -> None:
+        """From now on have torch.compile leave out what records: it would else trace it where a compiled
+        function calls it, compile most of its functions, and warn of their lines."""
+        for name in ("log", "note", "phase_ended"):
+            setattr(self, name, torch.compiler.disable(getattr(self, name)))
+
     @property
     def is_stopped(self) -> bool:
         """Return whether a person has stopped the run, or it has reached its last step."""

@@ -180,6 +180,10 @@ class Session:
         if self._observation is not None:
             self._guard.run(self._observation.gradients_cleared)
 
+    def compiler_called(self) -> None:
+        """From now on the script may compile functions with calls of `remarks`."""
+        self.remarks.hide_from_compiler()
+
     def optimizer_created(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer was created: when training has begun, it is for another model or another phase."""
         if self._observation is not None:

@@ -17,6 +17,8 @@ from torch.optim.optimizer import (
 )
 
 import harness
+from stepscope import watch
+from tests.api_factories import scalar
 from tests.session_factories import a_session
 
 STEPS = 4
@@ -64,6 +66,19 @@ def compiled_in_a_function(net: Net, options: dict[str, Any]) -> Callable[[Tenso
     return compiled
 
 
+def compiled_code(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files and names of all code that is compiled from now on."""
+    compiled: list[str] = []
+
+    def compiles(code: CodeType, *arguments: Any, **options: Any) -> Any:
+        compiled.append(f"{code.co_filename} {code.co_name}")
+        return compile_code(code, *arguments, **options)
+
+    compile_code: Any = convert_frame._compile
+    monkeypatch.setattr(convert_frame, "_compile", compiles)
+    return compiled
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("compiled", [compiled_in_place, compiled_as_a_module, compiled_in_a_function])
 def test_a_compiled_model_is_one_graph_and_compiled_once(
@@ -100,14 +115,7 @@ def test_a_compiled_model_is_one_graph_and_compiled_once(
 def test_a_compiled_update_compiles_nothing_of_the_watch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computes: bool, is_early: bool
 ) -> None:
-    outcomes, compiled = [], []
-
-    def compiles(code: CodeType, *arguments: Any, **options: Any) -> Any:
-        compiled.append(f"{code.co_filename} {code.co_name}")
-        return compile_code(code, *arguments, **options)
-
-    compile_code: Any = convert_frame._compile
-    monkeypatch.setattr(convert_frame, "_compile", compiles)
+    outcomes, compiled = [], compiled_code(monkeypatch)
     for around in (nullcontext(), a_session(tmp_path)):
         torch.compiler.reset()
         torch.manual_seed(0)
@@ -139,6 +147,32 @@ def test_a_compiled_update_compiles_nothing_of_the_watch(
     own = [one for one in compiled if one.startswith(str(Path(harness.__file__).parent))]
     # Traced, and nothing of it is in a graph.
     assert not [one for one in own if not one.endswith("hooks.py call")]
+
+
+@pytest.mark.filterwarnings("ignore::")  # Of torch's compiler, as it leaves a call out of the graph.
+def test_what_a_compiled_function_logs_compiles_nothing_of_the_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = compiled_code(monkeypatch)
+    torch.compiler.reset()
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with watch(net, optimizer, home=tmp_path) as run:
+
+        def forward(inputs: Tensor) -> Tensor:
+            output: Tensor = net(inputs).sum()
+            run.log(output=output.detach())
+            run.event("called")
+            return output
+
+        take = torch.compile(forward, backend="eager")
+        for _ in range(STEPS):
+            take(torch.ones(2, 4)).backward()
+            optimizer.step()
+    assert compiled
+    assert not [one for one in compiled if one.startswith(str(Path(harness.__file__).parent))]
+    # In compiled code no call of the model shows that the next step has begun.
+    assert [step for step, _ in scalar(tmp_path, "output")] == list(range(1, STEPS))
 
 
 @pytest.mark.filterwarnings("ignore::")  # Of torch's compiler, as without a watch.
