@@ -52,12 +52,14 @@ class StepEntries:
         observation: receives the events once the training has begun.
         plain: the step under way, as long as it is a plain one.
         guard: the guard of the session.
+        on_compile: called when the script compiles for the first time, or is about to.
     """
 
     def __init__(self, guard: ScriptGuard, early: EarlyEvents, plain: PlainStep) -> None:
         self.observation: PlainObservation | None = None
         self.plain = plain
         self.guard = guard
+        self.on_compile: Callable[[], None] = _ignore
         self._early = early
         self._has_compiled = False
         self._model_ids: set[int] = set()
@@ -75,6 +77,7 @@ class StepEntries:
     def compiler_called(self) -> None:
         """The script has called torch.compile, or is about to; on any thread."""
         self._has_compiled = True
+        self.on_compile()
         if (observation := self.observation) is not None:
             observation.training.has_compiled = True
             if get_ident() == self.guard.thread:
@@ -388,3 +391,7 @@ def computes_gradients() -> bool:
 def _first_of(tensors: Iterable[Any]) -> Tensor | None:
     loss = next(iter(tensors), None)
     return loss if isinstance(loss, Tensor) else None
+
+
+def _ignore() -> None:
+    """Nobody is interested."""

@@ -72,10 +72,6 @@ class StepEvents(Protocol):
         """Return the result of a GradScaler's step, `call`, which may skip the optimizer's."""
         ...
 
-    def compiler_called(self) -> None:
-        """From now on functions may be compiled."""
-        ...
-
 
 class Hooks(Closing):
     """The patches, between `__init__` and `close`."""
@@ -130,7 +126,6 @@ class Hooks(Closing):
             return
         self._is_opaque = True
         self._entries.compiler_called()
-        self._events.compiler_called()
         self._replace(torch.autograd, "backward", torch.compiler.disable)
         for handle, hook in self._updates.items():
             # In its place: one of the script's own hooks may be the one that compiles.

@@ -106,6 +106,7 @@ class Session:
         self.remarks = Remarks(guard)
         self.plain = PlainStep(guard)
         self._entries = StepEntries(guard, self, self.plain)
+        self._entries.on_compile = self.remarks.hide_from_compiler
         self._hooks = Hooks(self, self._entries)
         os.register_at_fork(after_in_child=guard.leave)
 
@@ -179,10 +180,6 @@ class Session:
         self._clears_gradients = True
         if self._observation is not None:
             self._guard.run(self._observation.gradients_cleared)
-
-    def compiler_called(self) -> None:
-        """From now on the script may compile functions with calls of `remarks`."""
-        self.remarks.hide_from_compiler()
 
     def optimizer_created(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer was created: when training has begun, it is for another model or another phase."""
@@ -378,13 +375,11 @@ class Session:
             self._entries.forget_models()
             training.add_models(models := find_models(owned, self._kinds))
         # Followed models are called for a further optimizer of theirs too, and a search takes some 80 ms.
-        has_all = owns_all([*self._followed, *models], owned) and owns_all(training.models, owned)
-        roots = training.models if has_all else None
-        if roots is None:
-            roots = find_new_models(owned, [*self._followed, *models]) or find_models(owned)
-            training.add_models(roots)
-        known = {id(model) for model in (*self._followed, *models)}
-        added = [root for root in roots if not any(id(module) in known for module in root.modules())]
+        others = [*self._followed, *models]
+        if not (owns_all(others, owned) and owns_all(training.models, owned)):
+            training.add_models(find_new_models(owned, others) or find_models(owned))
+        known = {id(model) for model in others}
+        added = [one for one in training.models if known.isdisjoint(map(id, one.modules()))]
         missed.uncalled.update(added)
         models += added
         self._followed.update(models)
