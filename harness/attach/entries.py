@@ -394,4 +394,4 @@ def _first_of(tensors: Iterable[Any]) -> Tensor | None:
 
 
 def _ignore() -> None:
-    """Nobody is interested."""
+    """Do nothing."""
