@@ -129,7 +129,7 @@ def test_batches_are_left_out_until_no_recovery_is_left(home: Home) -> None:
         assert_level_is_back(event)
         assert "The batch is skipped;" in event.message
     assert last.message == message
-    assert message.endswith("No recovery is left (oom_retries); the run ends. Recoveries before: 2.")
+    assert "No recovery is left (oom_retries); the run ends. Recoveries before: 2. It failed " in message
     names = {path.name for path in child.folder.captures.iterdir()}
     assert names == {f"oom-step-{last.step}{number}.txt" for number in ("", "-2", "-3")}
 

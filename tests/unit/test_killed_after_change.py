@@ -66,3 +66,11 @@ def test_other_changes_are_not_named(
     status = inspect_run(a_lost_run(tmp_path, rows), LogCache(), time.time()).status
     assert status.state is RunState.LOST
     assert "change" not in status.message
+
+
+@pytest.mark.parametrize("first", [{}, {"batch_size": {"amp": []}}, {"batch_size": "many"}])
+def test_settings_that_are_none_hide_no_lost_run(tmp_path: Path, first: dict[str, Any]) -> None:
+    values: list[dict[str, Any]] = [{"batch_size": 64}, {"batch_size": [1]}, {"amp": {}}]
+    for number, changed in enumerate(values):
+        folder = a_lost_run(tmp_path / str(number), versions(first, 60, changed, "c1"))
+        assert inspect_run(folder, LogCache(), time.time()).status.state is RunState.LOST
