@@ -24,6 +24,7 @@ from harness.watch.timing import StepTimer, Times
 
 # _LOSS is the time from the last call of the model to the backward pass, a part of the forward pass.
 _DATA_WAIT, _COPY, _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER, _LOSS = range(7)
+# Calls without a backward pass are far more than usual from so many times the most of any step on.
 _FAR_MORE = 3
 _OOM_PHASES = (
     OomPhase.DATA,

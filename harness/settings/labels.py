@@ -25,4 +25,6 @@ def _part(name: str, before: Mapping[str, Any], value: Any) -> str:
     if name not in SPECS:  # A setting that a script declares.
         return difference_title(before, {name: value})
     spec = SPECS[name]
-    return f"{spec.label} {value_text(spec, before[name])} → {value_text(spec, value)}"
+    # A log from elsewhere may lack the earlier value.
+    earlier = f" {value_text(spec, before[name])}" if name in before else ""
+    return f"{spec.label}{earlier} → {value_text(spec, value)}"

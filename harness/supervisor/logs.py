@@ -24,8 +24,6 @@ _MOST_NEW_STEPS = 256
 # SQLite shows a commit a moment after it has written the file: what was read within this time of the files'
 # newest time is read once more.
 _SETTLED_NS = 1_000_000_000
-# What settings of a damaged or foreign log may raise, where they are described.
-_STRANGE_VALUES = (LookupError, TypeError, ValueError, AttributeError)
 _OVER = frozenset(state.value for state in RunState if state.is_over)
 
 
@@ -120,7 +118,7 @@ class LogCache:
             try:
                 with LogReader(folder.log, total_limit_s=_LIMIT_S) as reader:
                     known = stamp, sentence_on_end(reader.settings_history(), last_step)
-            except (LogError, *_STRANGE_VALUES):
+            except (LogError, ValueError):  # ValueError: settings of a foreign log that are none.
                 known = stamp, ""
             self._ends[folder.path] = known
         return known[1]

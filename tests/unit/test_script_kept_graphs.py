@@ -1,4 +1,4 @@
-"""A script that runs out of memory in an evaluation whose graphs it keeps."""
+"""A script that keeps the graphs of an evaluation until memory runs out."""
 
 import os
 import subprocess
