@@ -11,6 +11,8 @@ NOT_AVAILABLE = "n/a"
 EXPANDABLE_SEGMENTS = (
     "PYTORCH_ALLOC_CONF=expandable_segments:True (before torch 2.9: PYTORCH_CUDA_ALLOC_CONF)"
 )
+# Of glibc, in bytes: its own threshold rises to 32 MiB with the blocks that are freed.
+SEPARATE_BLOCKS = "MALLOC_MMAP_THRESHOLD_=131072"
 
 _SIZE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _TIME_UNITS = ((1_000, "ns"), (1_000_000, "µs"), (1_000_000_000, "ms"), (60_000_000_000, "s"))

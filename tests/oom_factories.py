@@ -38,6 +38,7 @@ def some_facts(device: DeviceKind = DeviceKind.CUDA, **values: Any) -> OomFacts:
         "cap_bytes": None,
         "cap_left_bytes": None,
         "process_limit": None,
+        "maps_large_blocks": False,
     }
     facts: dict[str, Any] = {
         "step": 120,

@@ -180,8 +180,28 @@ def test_under_a_cap_on_the_cpu_a_heap_of_holes_is_fragmentation() -> None:
     assert explain(some_facts(DeviceKind.CPU, **few)).verdict is OomVerdict.CAP
 
 
-def test_nothing_is_said_about_other_settings_without_evidence() -> None:
-    assert explain(some_facts()).counterfactuals == ()
+@pytest.mark.parametrize("size", [64 << 10, 128 << 10, None])
+@pytest.mark.parametrize("maps_large_blocks", [False, True])
+def test_against_holes_of_the_heap_large_blocks_are_to_be_mapped_unless_they_are(
+    size: int | None, maps_large_blocks: bool
+) -> None:
+    request: dict[str, Any] = {"error_bytes": size, "least_bytes": size, "most_bytes": size}
+    facts = some_facts(DeviceKind.CPU, **CAPPED, **request, maps_large_blocks=maps_large_blocks)
+    texts = [one.text for one in explain(facts).counterfactuals if "MALLOC_MMAP_THRESHOLD_" in one.text]
+    assert len(texts) == (size == 128 << 10 and not maps_large_blocks)
+
+
+def test_without_a_step_half_of_the_batch_is_to_be_tried_next_and_no_more_is_said() -> None:
+    (statement,) = explain(some_facts(batch_size=50)).counterfactuals
+    assert statement.text == "Which batch fits is not known; the next to try is half of this one, batch 25."
+    assert statement.basis == "no step after the warm-up has ended"
+
+
+@pytest.mark.parametrize(
+    "values", [{"batch_size": 1}, {"batch_size": None}, {"phase": OomPhase.DATA}, {"leak": LEAK}]
+)
+def test_nothing_is_said_about_other_settings_without_evidence(values: dict[str, Any]) -> None:
+    assert explain(some_facts(**values)).counterfactuals == ()
 
 
 def some_peaks(*pairs: tuple[int, float]) -> tuple[BatchPeak, ...]:
@@ -245,7 +265,7 @@ def test_a_request_above_the_line_says_nothing_about_other_batches() -> None:
 
 def test_a_prediction_is_quoted_as_one_and_only_where_it_saves_something() -> None:
     predicted = (PredictedChange("AMP bf16", 10 * GIB, 3 * GIB), PredictedChange("SGD", 13 * GIB, 0))
-    (message,) = explain(some_facts(), predicted).counterfactuals
+    (message,) = explain(some_facts(batch_size=None), predicted).counterfactuals
     assert message.text == "AMP bf16 would save 3.00 GiB: a peak of 10.0 GiB."
     assert message.basis == "predicted, not measured"
 
@@ -257,10 +277,11 @@ def test_expandable_segments_are_advised_against_fragmentation_alone(verdict: Oo
 
 
 def test_a_larger_cap_is_named_only_where_the_device_has_it() -> None:
-    (message,) = explain(some_facts(**GROUNDS[OomVerdict.CAP])).counterfactuals
+    capped = GROUNDS[OomVerdict.CAP] | {"batch_size": None}
+    (message,) = explain(some_facts(**capped)).counterfactuals
     assert message.text.startswith("A cap above 79.6 GiB would have sufficed for this request")
     huge: dict[str, Any] = {"error_bytes": 90 * GIB, "least_bytes": 90 * GIB, "most_bytes": 90 * GIB}
-    (none,) = explain(some_facts(**GROUNDS[OomVerdict.CAP], **huge)).counterfactuals
+    (none,) = explain(some_facts(**capped, **huge)).counterfactuals
     assert none.text.startswith("No cap would have sufficed")
 
 

@@ -32,6 +32,12 @@ _WHATEVER_THE_BATCH = frozenset(
         OomVerdict.REFUSED,
     }
 )
+# The causes for which the memory of a whole step was too large.
+_BY_THE_STEP = frozenset(
+    {OomVerdict.CAP, OomVerdict.PROCESS_LIMIT, OomVerdict.TOO_BIG, OomVerdict.FRAGMENTATION}
+)
+# What `words.SEPARATE_BLOCKS` maps individually.
+_SEPARATE_BYTES = 128 << 10
 
 
 class PeakLine(NamedTuple):
@@ -83,7 +89,12 @@ def counterfactuals(
     facts: OomFacts, verdict: OomVerdict, predicted: Sequence[PredictedChange]
 ) -> tuple[Counterfactual, ...]:
     """Return the statements on other settings, each with its basis; none without evidence."""
-    statements = [*_measured(facts), *_fitted(facts, verdict), *_cap(facts, verdict)]
+    statements = [
+        *_measured(facts),
+        *_fitted(facts, verdict),
+        *_untried(facts, verdict),
+        *_cap(facts, verdict),
+    ]
     statements += [
         Counterfactual(
             f"{change.label} would save {words.size(change.saved_bytes)}: a peak of "
@@ -96,6 +107,8 @@ def counterfactuals(
     ]
     if verdict is OomVerdict.FRAGMENTATION and facts.device is DeviceKind.CUDA:
         statements.append(_expandable(facts.held))
+    if verdict is OomVerdict.FRAGMENTATION and facts.device is DeviceKind.CPU:
+        statements += _separate_blocks(facts)
     return tuple(statements)
 
 
@@ -149,6 +162,21 @@ def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
     return statements
 
 
+def _untried(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
+    """Name a smaller batch to try where nothing is known about any, as in a run's first step."""
+    batch = facts.batch_size
+    if (
+        batch is None
+        or batch == 1
+        or facts.peaks
+        or facts.asked.phase not in _IN_MODEL
+        or verdict not in _BY_THE_STEP
+    ):
+        return []
+    text = f"Which batch fits is not known; the next to try is half of this one, batch {batch // 2:,}."
+    return [Counterfactual(text, "no step after the warm-up has ended", None)]
+
+
 def _cap(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
     """Return the cap that would have sufficed. The cap covers reserved memory, free or not. If reserved
     memory plus the request is below the cap, something else used the rest (on the CPU thread stacks, the
@@ -178,3 +206,14 @@ def _expandable(memory: MemoryAtFailure) -> Counterfactual:
         f"{words.size(memory.unused_bytes)} were reserved but unallocated",
         None,
     )
+
+
+def _separate_blocks(facts: OomFacts) -> list[Counterfactual]:
+    """Name what keeps blocks as large as the one requested out of the heap, in which they leave holes."""
+    if facts.held.maps_large_blocks or (facts.asked.least_bytes or 0) < _SEPARATE_BYTES:
+        return []
+    text = (
+        f"{words.SEPARATE_BLOCKS} in the environment would help: blocks of 128 KiB or more then go back to "
+        "the system when they are freed. Steps take longer, as such blocks get new pages each time."
+    )
+    return [Counterfactual(text, f"{words.size(facts.held.unused_bytes)} were free in the heap", None)]

@@ -104,6 +104,8 @@ class MemoryAtFailure(NamedTuple):
     # Of /dev/shm, after an error about it.
     shared_free_bytes: int | None = None
     shared_total_bytes: int | None = None
+    # On the CPU: whether malloc maps large blocks individually, so that they leave no holes.
+    maps_large_blocks: bool = False
 
     @property
     def unused_bytes(self) -> int | None:

@@ -6,6 +6,7 @@ lists: with 100,000 free chunks it takes milliseconds. `harness.watch.memory` re
 """
 
 import ctypes
+import os
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -97,12 +98,14 @@ def share_arenas() -> None:
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # Under a memory cap, blocks of at least this size are mapped individually.
 SEPARATE_BYTES = 64 << 10
+_has_separated = False
 
 
 def separate_large_blocks() -> None:
     """Make malloc map every large block individually and return it when freed, so that the heap stays near
     the bytes in use: by default, gaps of up to 32 MiB remain between blocks. Each large block then takes a
     system call and new pages. Does nothing without glibc."""
+    global _has_separated
     try:
         mallopt = ctypes.PyDLL(None).mallopt
     except AttributeError:
@@ -110,6 +113,14 @@ def separate_large_blocks() -> None:
     mallopt.restype, mallopt.argtypes = ctypes.c_int, (ctypes.c_int, ctypes.c_int)
     mallopt(_M_MMAP_THRESHOLD, SEPARATE_BYTES)
     mallopt(_M_TRIM_THRESHOLD, SEPARATE_BYTES)
+    _has_separated = True
+
+
+def separates_large_blocks() -> bool:
+    """Return whether malloc maps every large block individually: by `separate_large_blocks`, or by glibc's
+    settings in the environment of the process."""
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    return _has_separated or "MALLOC_MMAP_THRESHOLD_" in os.environ or "mmap_threshold=" in tunables
 
 
 def in_use(info: HeapInfo) -> int:

@@ -32,6 +32,7 @@ from harness.analysis.oom.report import (
     OomPhase,
 )
 from harness.device.allocated import allocated_bytes
+from harness.device.cpu.heap import separates_large_blocks
 from harness.device.host.shared_memory import read_shared_memory
 from harness.device.protocol import AllocatorReading, Device, MemoryInfo
 from harness.errors import text_of
@@ -315,6 +316,7 @@ def _memory(
         cap_bytes=cap_bytes,
         cap_left_bytes=allocator.cap_left_bytes,
         process_limit=process_limit,
+        maps_large_blocks=is_cpu and separates_large_blocks(),
     )
 
 
