@@ -30,6 +30,7 @@ def _heavy_imports(*packages: str) -> dict[str, set[str]]:
     return {package: set(imported) for package, *imported in lines}
 
 
+@pytest.mark.slow
 def test_import_contracts_hold() -> None:
     done = subprocess.run(
         [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"],

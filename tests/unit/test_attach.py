@@ -162,6 +162,7 @@ def test_a_script_with_a_syntax_error_shows_the_error_as_python_does(tmp_path: P
     assert log.run.state_message.startswith("SyntaxError: '(' was never closed")
 
 
+@pytest.mark.slow
 def test_a_script_that_does_not_exist_is_refused_in_one_sentence(tmp_path: Path) -> None:
     refused = done(*words(tmp_path, Path("no/script.py")))
     assert (refused.code, refused.stdout) == (2, "")
@@ -228,6 +229,7 @@ def test_a_script_that_never_imports_torch_ends_without_a_word_on_torch(tmp_path
     )
 
 
+@pytest.mark.slow
 def test_stepscope_can_be_switched_off(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import sys\nprint(sys.argv[1:], 'torch' in sys.modules)\nsys.exit(5)\n")

@@ -287,6 +287,7 @@ def test_help_and_version_are_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert "_run" not in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["list", "settings", "models", "show mine"])
 def test_looking_never_imports_torch(words: str) -> None:
     an_ended_run("mine")
@@ -321,6 +322,7 @@ def test_every_command_is_found_without_the_others() -> None:
         assert len(alone) < len(listed)
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error() -> None:
     for number in range(3):
         an_ended_run(f"run-{number}")
@@ -343,6 +345,7 @@ def test_the_module_and_the_command_are_the_same_and_speak_to_the_right_stream()
     assert shell("list").returncode == 0
 
 
+@pytest.mark.slow
 def test_no_color_where_there_is_no_terminal() -> None:
     an_ended_run("plain")
     assert "\x1b" not in shell("list").stdout
@@ -383,6 +386,7 @@ def test_a_name_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) 
         assert "\\x1b[2Jgone\\r\\n" in printed
 
 
+@pytest.mark.slow
 def test_a_stream_that_cannot_show_a_name_shows_question_marks() -> None:
     an_ended_run("数字")
     done = subprocess.run(

@@ -36,6 +36,7 @@ def advised(run: str) -> dict[str, Any]:
     return {message["rule"]: message for message in json.loads(done.stdout)}
 
 
+@pytest.mark.slow
 def test_advice_has_gain_evidence_reason_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     write("fragmentation", a_home())
     assert main(["advise"]) == 0

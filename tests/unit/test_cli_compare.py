@@ -22,6 +22,7 @@ def test_two_runs_are_compared_by_figures_and_settings(capsys: pytest.CaptureFix
     assert list(printed["settings_that_differ"]["batch_size"].values())[1] == 64
 
 
+@pytest.mark.slow
 def test_losses_are_compared_after_the_same_number_of_samples(capsys: pytest.CaptureFixture[str]) -> None:
     # The loss is 1 / step in both, so that after the same samples twice the batch has twice the loss.
     a_logged_run("small", count=4000, change=lambda row: row._replace(loss=1 / row.step))

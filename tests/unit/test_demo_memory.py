@@ -19,6 +19,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     return Home(tmp_path_factory.mktemp("home"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["steady", "leak", "fragmentation", "oom"])
 def test_samples_come_every_two_seconds_and_sum_to_the_card(home: Home, key: str) -> None:
     with LogReader(write(key, home, steps=900).log) as reader:
@@ -44,6 +45,7 @@ def test_the_census_counts_every_parameter_once(home: Home) -> None:
     assert {row.activation_bytes for row in modules} == {None}
 
 
+@pytest.mark.slow
 def test_a_snapshot_explains_what_was_allocated_and_the_leak_comes_first(home: Home) -> None:
     with LogReader(write("leak", home).log) as reader:
         start, request, last = reader.memory.snapshots()

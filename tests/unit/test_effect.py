@@ -15,6 +15,7 @@ TEN_S = 260
 """Steps of 40 ms, somewhat more than a window needs."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("memory", "drift"), [(0.0, 0.0), (0.5, 0.0), (0.9, 0.0), (0.0, 0.005), (0.5, 0.01)])
 def test_a_change_that_did_nothing_is_called_no_change(memory: float, drift: float) -> None:
     called = 0
@@ -39,6 +40,7 @@ def test_a_change_that_did_nothing_is_called_no_change_in_a_run_with_a_history()
     assert called <= 0.05 * changes
 
 
+@pytest.mark.slow
 def test_a_change_that_did_nothing_beside_another_process_is_called_no_change() -> None:
     called, held = 0, 0
     for seed in range(60):
@@ -52,6 +54,7 @@ def test_a_change_that_did_nothing_beside_another_process_is_called_no_change() 
     assert held >= 57
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.95, 1.05])
 def test_a_twentieth_more_or_less_is_seen(factor: float) -> None:
     observed = 0
@@ -64,6 +67,7 @@ def test_a_twentieth_more_or_less_is_seen(factor: float) -> None:
     assert observed >= 36
 
 
+@pytest.mark.slow
 def test_a_tenth_more_beside_another_process_is_seen_in_the_undisturbed_step() -> None:
     observed = 0
     for seed in range(40):
@@ -359,6 +363,7 @@ def test_the_figure_with_the_narrower_interval_is_compared() -> None:
     assert found >= 18
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("speed", [1.4, 1 / 1.4])
 def test_a_machine_that_changed_its_speed_with_the_settings_is_no_change_of_the_step(speed: float) -> None:
     for seed in range(20):

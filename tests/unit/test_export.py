@@ -74,6 +74,7 @@ def test_every_table_is_read_back_with_its_rows(tmp_path: Path, form: ExportForm
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_numbers_and_what_was_not_measured_survive_each_format(tmp_path: Path) -> None:
     folder = an_exported_run()
     paths = {form: export_run(folder, tmp_path / form, form).path for form in list(ExportFormat)[:3]}

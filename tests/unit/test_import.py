@@ -126,6 +126,7 @@ def test_a_log_that_is_no_regular_file_leaves_no_run(home: Home, elsewhere: Home
     assert home.runs() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"folder"}))
 @pytest.mark.parametrize("file", ["harness.log", "captures", "control.sqlite3", "alive", "request.json"])
 def test_only_regular_files_are_copied(home: Home, elsewhere: Home, file: str, kind: str) -> None:

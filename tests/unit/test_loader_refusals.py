@@ -66,6 +66,7 @@ def test_samples_that_a_batch_sampler_drops_are_those_of_its_own_sampler(tmp_pat
         assert len(loader) == len(again) == len(list(again)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "script", "is_rejected"),
     [

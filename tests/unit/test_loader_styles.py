@@ -58,6 +58,7 @@ def record_fetches(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[int]]:
     return fetched
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script", ["image_classifier.py", "vae.py", "gan.py", "checkpointing.py", "several_models.py"]
 )

@@ -56,6 +56,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target", ["train.py", "./train.py", "project", "./project/", "packed.pyz", "compiled.pyc"]
 )
@@ -72,6 +73,7 @@ def test_a_module_has_the_attributes_that_python_gives_it(folder: Path) -> None:
     assert _watched(folder, "package.train", "1", is_module=True) == bare
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source", ["1 / 0\n", "def broken(:\n", "# coding: latin-1\nraise ValueError('é')\n"]
 )

@@ -187,6 +187,7 @@ def test_openmetrics_is_served_to_who_accepts_it() -> None:
     assert _STEP in {family.name for family in families}
 
 
+@pytest.mark.slow
 def test_every_metric_of_the_grafana_dashboard_is_exposed() -> None:
     for scenario in ("leak", "oom"):
         write(scenario, a_home(), steps=2_000)

@@ -27,6 +27,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     return home
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_the_server_is_imported_prints_nothing(home: Home) -> None:
     command = [sys.executable, "-m", "harness", "metrics", "--home", str(home.path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
@@ -96,6 +97,7 @@ def test_a_port_in_use_is_named(port: int, tmp_path: Path) -> None:
     assert ended.stderr == f"stepscope: {reason}\n"
 
 
+@pytest.mark.slow
 def test_a_port_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["metrics", "--port", "70000"]) == 2
     assert "--port cannot be 70000" in capsys.readouterr().err

@@ -137,6 +137,7 @@ def test_less_than_one_step_in_fifty_goes_unobserved_and_none_of_the_first_thous
         assert plan.apart > 1_000
 
 
+@pytest.mark.slow
 def test_a_command_ends_the_block_and_its_steps_are_not_compared() -> None:
     run = Run(QUICK.apart + 60)
     put = a_command(CommandKind.SET, '{"learning_rate": 0.5}')

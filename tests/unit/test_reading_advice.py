@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from harness.analysis.advice import suggest
 from harness.analysis.advice.host import MIN_SAMPLES
 from harness.analysis.advice.inspection import MisplacedTensor, StepInspection, SyncLine
@@ -215,6 +217,7 @@ def test_host_samples_and_the_figures_of_the_start_are_read_with_their_steps(tmp
     assert (run.torch_threads, run.process_limit_bytes) == (2, 600)
 
 
+@pytest.mark.slow
 def test_host_samples_of_20_s_are_read_with_steps_of_a_few_milliseconds(tmp_path: Path) -> None:
     rows = [row._replace(step_ns=2 * 10**6, t_ns=row.step * 2 * 10**6) for row in steps(1, 15_000)]
     samples = [HostSampleRow(s, s * 10**9, 500 * s, 98.0, 60.0, *(None,) * 5) for s in range(1, 31)]

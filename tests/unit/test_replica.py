@@ -41,6 +41,7 @@ def transfer(source: Path, replica: LogReplica, most_rows: int) -> int:
             return transfers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_copy_in_small_pieces_equals_the_log(tmp_path: Path, scenario: str) -> None:
     source = write(scenario, Home(tmp_path / "home"), 600).log

@@ -59,6 +59,7 @@ def learned(
 _ACTING = ("agent", "agent in parts", "copy", "copy in parts")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acting", _ACTING)
 @pytest.mark.parametrize("calls", [MANY_CALLS, 100])
 def test_many_calls_before_several_updates_belong_to_no_step(tmp_path: Path, calls: int, acting: str) -> None:
@@ -68,6 +69,7 @@ def test_many_calls_before_several_updates_belong_to_no_step(tmp_path: Path, cal
     assert log.unexplained_gaps_ns() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acting", _ACTING)
 def test_calls_before_every_update_are_a_part_of_its_step(tmp_path: Path, acting: str) -> None:
     log = learned(tmp_path, 100, 1, acting)

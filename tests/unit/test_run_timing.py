@@ -52,6 +52,7 @@ def test_a_short_range_is_read_whole(path: Path) -> None:
     assert not result.is_asynchronous
 
 
+@pytest.mark.slow
 def test_of_a_long_range_some_steps_are_read_and_the_slowest_is_found(path: Path) -> None:
     rows = some_steps(20_000)
     rows[12_344] = a_timed_step(12_345, wait=70.0)

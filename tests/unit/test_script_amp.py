@@ -296,6 +296,7 @@ def _autocast_is_reset() -> Iterator[None]:
     torch.set_autocast_enabled("cpu", False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_autocast_is_reset")
 def test_autocast_that_is_enabled_without_a_region_is_noticed_amid_plain_steps(tmp_path: Path) -> None:
     net = Net()

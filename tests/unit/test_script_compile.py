@@ -149,6 +149,7 @@ def test_a_compiled_update_compiles_nothing_of_the_watch(
     assert not [one for one in own if not one.endswith("hooks.py call")]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::")  # Of torch's compiler, as it leaves a call out of the graph.
 def test_what_a_compiled_function_logs_compiles_nothing_of_the_watch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

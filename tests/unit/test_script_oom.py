@@ -165,6 +165,7 @@ def test_a_batch_that_cannot_be_put_together_fails_in_data_loading(tmp_path: Pat
     assert (report.facts.step, report.facts.asked.phase) == (steps + 1, OomPhase.DATA)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails_in", ["forward", "backward"])
 def test_the_peak_of_a_step_is_that_of_the_attempt_that_succeeded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_in: str

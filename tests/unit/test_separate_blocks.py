@@ -4,7 +4,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from harness import words
+
+pytestmark = pytest.mark.slow
 
 # The request fits into the limit, and into no hole.
 HOLES = """

@@ -81,6 +81,7 @@ def test_a_leak_in_uniform_steps_is_called_after_the_least_readings() -> None:
     assert LEAST_FOR_LEAK <= called <= LEAST_FOR_LEAK + 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_a_heap_that_rises_while_lengths_vary_is_not_called_a_leak(seed: int) -> None:
     """Each new longest batch leaves holes and buffers, and the rise ends after 300 steps."""

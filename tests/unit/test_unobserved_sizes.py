@@ -74,6 +74,7 @@ def test_samples_of_unobserved_steps_are_those_of_their_uneven_batches(
     assert (block.samples, block.tokens) == (samples, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("take", [plain, with_another_call])
 def test_so_are_the_tokens_of_text(tmp_path: Path, take: Callable[[nn.Module, Tensor], Tensor]) -> None:
     model = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(4 * _LENGTH, 1))
