@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import psutil
 import pynvml
 
 from harness.device.host.details import Rates, host_disk_counters, network_counters
+from harness.device.host.memory import read_host_memory
 from harness.device.host.probe import CpuLoad, cpu_temperature_c
 from harness.device.nvml.driver import Nvml, NvmlUnavailableError
 from harness.device.nvml.telemetry import NvmlTelemetry
@@ -31,7 +31,8 @@ class GpuSample(NamedTuple):
 
 
 class HostMachineSample(NamedTuple):
-    """The host at one moment; None: unavailable. Rates are those of the whole host."""
+    """The host at one moment; None: unavailable. Rates are those of the whole host; RAM is what this process
+    can use (`harness.device.host.memory`)."""
 
     cpu_pct: float | None
     temperature_c: float | None
@@ -122,13 +123,13 @@ class MachineSampler:
         }
 
     def _sample_host(self) -> HostMachineSample:
-        ram = psutil.virtual_memory()
+        memory = read_host_memory()
         rates = self._rates.take(_host_counters())
         return HostMachineSample(
             cpu_pct=self._load.take(),
             temperature_c=cpu_temperature_c(),
-            ram_used_bytes=int(ram.total - ram.available),
-            ram_total_bytes=int(ram.total),
+            ram_used_bytes=memory.used_bytes,
+            ram_total_bytes=memory.total_bytes,
             disk_read_bytes_per_s=rates.get("read"),
             disk_written_bytes_per_s=rates.get("written"),
             network_received_bytes_per_s=rates.get("received"),

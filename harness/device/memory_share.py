@@ -9,6 +9,7 @@ import psutil
 
 from harness.analysis.oom.error import own_size
 from harness.device.host.details import sees_machine_pids
+from harness.device.host.memory import read_host_memory
 from harness.device.nvml.driver import Nvml
 from harness.device.nvml.queries import LostDeviceError, NvmlQueries, Query
 from harness.device.nvml.telemetry import memory_bytes
@@ -38,17 +39,15 @@ class MemoryShare(Protocol):
 
 
 class RamShare:
-    """The share of the machine's RAM."""
+    """The share of the RAM that this process can use."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
 
     def read(self) -> DeviceShare:
         """Return this process's RSS, and the RAM that is not available without swapping."""
-        ram = psutil.virtual_memory()
-        return DeviceShare(
-            int(self._process.memory_info().rss), int(ram.total - ram.available), int(ram.total)
-        )
+        memory = read_host_memory()
+        return DeviceShare(int(self._process.memory_info().rss), memory.used_bytes, memory.total_bytes)
 
     def close(self) -> None:
         """Do nothing."""

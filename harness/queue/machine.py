@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 import pynvml
 
-from harness.device.cpu.facts import cpu_facts, free_memory_bytes
+from harness.device.cpu.facts import cpu_facts
 from harness.device.cpu.heap import open_heap
 from harness.device.doctor.report import from_json
+from harness.device.host.memory import read_host_memory
 from harness.device.nvml.driver import Nvml, NvmlUnavailableError
 from harness.device.selector import may_exist
 from harness.errors import StepscopeError
@@ -67,7 +68,7 @@ class ThisMachine:
 
     def _device(self, facts: DeviceFacts, free_bytes: dict[str, int | None]) -> QueueDevice:
         if facts.kind is DeviceKind.CPU:
-            return QueueDevice(facts, free_memory_bytes())
+            return QueueDevice(facts, read_host_memory().free_bytes)
         if facts.uuid is None:
             return QueueDevice(facts, None)
         if facts.uuid not in free_bytes:

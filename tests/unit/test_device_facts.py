@@ -6,11 +6,9 @@ import psutil
 import pytest
 
 from harness.device.cpu.facts import (
-    cgroup_limit_bytes,
     compile_obstacle,
     cpu_facts,
     cpu_name,
-    free_memory_bytes,
 )
 from harness.device.cuda import facts as cuda_facts
 from harness.device.cuda.device import reading_of
@@ -18,47 +16,6 @@ from harness.device.cuda.facts import device_uuid, probe_cuda
 from harness.records.run import MemoryReading
 
 GIB = 1 << 30
-
-
-def write(root: Path, path: str, text: str) -> None:
-    file = root / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-
-
-def test_the_tightest_limit_of_a_group_and_its_ancestors_counts(tmp_path: Path) -> None:
-    write(tmp_path, "proc/self/cgroup", "0::/jobs/one\n")
-    write(tmp_path, "sys/fs/cgroup/jobs/one/memory.max", "max\n")
-    write(tmp_path, "sys/fs/cgroup/jobs/memory.max", f"{2 * GIB}\n")
-    write(tmp_path, "sys/fs/cgroup/memory.max", f"{4 * GIB}\n")
-    assert cgroup_limit_bytes(tmp_path) == 2 * GIB
-
-
-def test_a_version_1_limit_counts_too(tmp_path: Path) -> None:
-    write(tmp_path, "proc/self/cgroup", "5:cpu,cpuacct:/\n4:memory:/docker/abc\n0::/\n")
-    write(tmp_path, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
-    write(tmp_path, "sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes", f"{GIB}\n")
-    assert cgroup_limit_bytes(tmp_path) == GIB
-
-
-@pytest.mark.parametrize("membership", ["0::/\n", "5:cpu:/\n", ""])
-def test_without_limit_there_is_none(tmp_path: Path, membership: str) -> None:
-    write(tmp_path, "proc/self/cgroup", membership)
-    assert cgroup_limit_bytes(tmp_path) is None
-
-
-def test_a_system_without_groups_has_no_limit(tmp_path: Path) -> None:
-    assert cgroup_limit_bytes(tmp_path) is None
-
-
-def test_free_memory_is_what_the_tightest_group_has_left_with_reclaimable_cache(tmp_path: Path) -> None:
-    write(tmp_path, "proc/self/cgroup", "0::/jobs\n")
-    write(tmp_path, "sys/fs/cgroup/jobs/memory.max", f"{100 << 20}\n")
-    write(tmp_path, "sys/fs/cgroup/jobs/memory.current", f"{90 << 20}\n")
-    write(tmp_path, "sys/fs/cgroup/jobs/memory.stat", f"anon 5\ninactive_file {20 << 20}\n")
-    assert free_memory_bytes(tmp_path) == 30 << 20
-    write(tmp_path, "sys/fs/cgroup/jobs/memory.current", f"{500 << 20}\n")
-    assert free_memory_bytes(tmp_path) == 0
 
 
 def test_the_cpu_may_use_no_more_than_ram() -> None:

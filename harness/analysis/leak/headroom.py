@@ -27,7 +27,8 @@ _READINGS = 8
 
 class Limits(NamedTuple):
     """Limits of memory growth; None if unknown. `device_bytes` is the maximum the allocator may reserve,
-    `device_free_bytes` the free memory of the device, and `host_free_bytes` that of the machine."""
+    `device_free_bytes` the free memory of the device, and `host_free_bytes` that of the machine, or what the
+    process's control groups leave of it."""
 
     device_bytes: int | None = None
     host_free_bytes: int | None = None

@@ -8,12 +8,12 @@ read (macOS, musl, another malloc), allocated and its peak are None, and trimmin
 import time
 from collections.abc import Callable
 
-import psutil
 import torch
 
 from harness.device.cpu.cap import DataCap
 from harness.device.cpu.facts import cpu_facts
 from harness.device.cpu.heap import Heap, HeapMeter, heap_bytes, in_use, open_heap, share_arenas
+from harness.device.host.memory import read_host_memory
 from harness.device.host.process_limits import read_process_limit, read_sizes, soft_data_limit
 from harness.device.host.reserve import Reserve
 from harness.device.host.rss import RssGauge
@@ -119,9 +119,8 @@ class CpuDevice:
 
     def read_memory_info(self) -> MemoryInfo:
         """Return the total RAM, and what is available without swapping."""
-        total = self.facts.memory_bytes
-        available = int(psutil.virtual_memory().available)
-        return MemoryInfo(available if total is None else min(available, total), total)
+        memory = read_host_memory()
+        return MemoryInfo(memory.free_bytes, memory.total_bytes)
 
     def rss_bytes(self) -> int | None:
         """The process's RSS, at most 10 ms old."""

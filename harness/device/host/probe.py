@@ -7,6 +7,7 @@ from typing import NamedTuple
 import psutil
 
 from harness.device.host.details import HostDetailProbe, HostDetails
+from harness.device.host.memory import read_host_memory
 from harness.device.host.rss import PeakRss
 from harness.device.protocol import DeviceDetails, DeviceSample
 
@@ -14,8 +15,9 @@ from harness.device.protocol import DeviceDetails, DeviceSample
 class HostSample(NamedTuple):
     """One sample of the host and the training process; None: unavailable.
 
-    `process_cpu_pct` counts this process only, 100 % per core. `peak_rss_bytes` is the highest RSS since the
-    previous sample. `workers_rss_bytes` is None without workers.
+    RAM is what this process can use (`harness.device.host.memory`). `process_cpu_pct` counts this process
+    only, 100 % per core. `peak_rss_bytes` is the highest RSS since the previous sample. `workers_rss_bytes`
+    is None without workers.
     """
 
     cpu_pct: float | None
@@ -71,15 +73,15 @@ class HostProbe:
 
     def sample(self) -> HostSample:
         """Return a sample; loads and peaks cover the time since the previous one, or since opening."""
-        ram = psutil.virtual_memory()
+        memory = read_host_memory()
         return HostSample(
             cpu_pct=self._load.take(),
             process_cpu_pct=self._process_cpu_pct(),
             rss_bytes=int(self._process.memory_info().rss),
             peak_rss_bytes=self._peak.take(),
             workers_rss_bytes=rss_of(self._worker_pids()),
-            ram_used_bytes=int(ram.total - ram.available),
-            ram_total_bytes=int(ram.total),
+            ram_used_bytes=memory.used_bytes,
+            ram_total_bytes=memory.total_bytes,
         )
 
     def _cpu_seconds(self) -> float:
@@ -113,13 +115,13 @@ class CpuTelemetry:
 
     def sample(self) -> Sequence[DeviceSample]:
         """Return one sample of the device "cpu"."""
-        ram = psutil.virtual_memory()
+        memory = read_host_memory()
         empty = DeviceSample("cpu", *(None,) * (len(DeviceSample._fields) - 1))
         return [
             empty._replace(
                 util_pct=self._load.take(),
-                memory_used_bytes=int(ram.total - ram.available),
-                memory_total_bytes=int(ram.total),
+                memory_used_bytes=memory.used_bytes,
+                memory_total_bytes=memory.total_bytes,
                 temperature_c=cpu_temperature_c(),
             )
         ]

@@ -99,8 +99,8 @@ CREATE TABLE host_samples (
     rss_bytes INTEGER, -- resident memory of the training process
     peak_rss_bytes INTEGER, -- most resident memory so far
     workers_rss_bytes INTEGER, -- resident memory of the loader's workers
-    ram_used_bytes INTEGER, -- memory used on the host
-    ram_total_bytes INTEGER -- memory of the host
+    ram_used_bytes INTEGER, -- used of it, by all processes
+    ram_total_bytes INTEGER -- memory that the process can use: the host's, or the limit of its control groups
 ) STRICT;
 
 -- What happened: changes of state and settings, trimming, out of memory, gaps, stalls, warnings, errors.

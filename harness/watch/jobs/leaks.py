@@ -11,14 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-import psutil
-
 from harness import words
 from harness.analysis.leak import wording
 from harness.analysis.leak.detector import LeakDetector, ReadingFilter
 from harness.analysis.leak.growth import CALM, LEAST_RISE, RISING
 from harness.analysis.leak.headroom import Limits
 from harness.device.allocated import allocated_bytes
+from harness.device.host.memory import read_host_memory
 from harness.device.host.probe import rss_of
 from harness.device.protocol import Device
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
@@ -316,4 +315,4 @@ def read_limits(device: Device, cap_bytes: int | None) -> Limits:
     limit_bytes = min(limits, default=device.facts.memory_bytes)
     on_cpu = device.facts.kind is DeviceKind.CPU
     free_bytes = None if on_cpu else device.read_memory_info().free_bytes
-    return Limits(limit_bytes, int(psutil.virtual_memory().available), free_bytes)
+    return Limits(limit_bytes, read_host_memory().free_bytes, free_bytes)

@@ -1,0 +1,96 @@
+"""The memory that this process can use: that of the machine, or what its control groups leave of it, as in
+containers and batch jobs."""
+
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+# In memory.stat: the file cache that the kernel can reclaim, of version 1 with that of the groups below.
+_RECLAIMABLE = ("total_inactive_file", "inactive_file")
+
+
+class HostMemory(NamedTuple):
+    """The memory that this process can use, and how much of it is available without swapping."""
+
+    total_bytes: int
+    free_bytes: int
+
+    @property
+    def used_bytes(self) -> int:
+        """Return what is in use by all processes, as far as it counts against the total."""
+        return self.total_bytes - self.free_bytes
+
+
+class ControlGroups:
+    """The memory limits of the control groups of this process and of their ancestors, version 1 or 2."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        """`root` is the file system's root (a folder in tests)."""
+        self._limit_files = [path for path in _limit_files(root) if path.exists()]
+
+    def read(self, machine: HostMemory) -> HostMemory:
+        """Return the memory of `machine` that the limits permit to use."""
+        total_bytes, free_bytes = machine
+        for path in self._limit_files:
+            limit_bytes = _number(path)
+            if limit_bytes is None or limit_bytes >= machine.total_bytes:
+                continue
+            total_bytes = min(total_bytes, limit_bytes)
+            if (used_bytes := _used_bytes(path.parent)) is not None:
+                free_bytes = min(free_bytes, max(0, limit_bytes - used_bytes))
+        return HostMemory(total_bytes, min(free_bytes, total_bytes))
+
+
+_own_groups = cache(ControlGroups)
+
+
+def read_host_memory() -> HostMemory:
+    """Return the memory that this process can use now."""
+    ram = psutil.virtual_memory()
+    return _own_groups().read(HostMemory(int(ram.total), int(ram.available)))
+
+
+def _limit_files(root: Path) -> list[Path]:
+    """Return the files with the memory limits of this process's control groups and their ancestors."""
+    try:
+        memberships = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    files = []
+    for membership in memberships:
+        _, controllers, path = membership.split(":", 2)
+        if controllers == "":
+            hierarchy, name = root / "sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            hierarchy, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = hierarchy / path.strip("/")
+        for folder in (group, *group.parents):
+            files.append(folder / name)
+            if folder == hierarchy:
+                break
+    return files
+
+
+def _used_bytes(group: Path) -> int | None:
+    """Return the memory in use by a control group, without the file cache that the kernel can reclaim."""
+    used = next(filter(None, map(_number, (group / "memory.current", group / "memory.usage_in_bytes"))), None)
+    if used is None:
+        return None
+    try:
+        lines = (group / "memory.stat").read_text().splitlines()
+        stat = {name: int(value) for name, value in map(str.split, lines) if name in _RECLAIMABLE}
+    except (OSError, ValueError):
+        return used
+    return used - next((stat[name] for name in _RECLAIMABLE if name in stat), 0)
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
