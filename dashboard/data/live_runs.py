@@ -16,7 +16,7 @@ from harness.records.telemetry import HostDetailRow, WorkerSampleRow
 from harness.store.folder import RunFolder, shown_name
 from harness.store.reader import LogReader
 from harness.supervisor.processes import find_process
-from harness.supervisor.summary import read_device
+from harness.supervisor.stored_json import read_device
 from harness.words import printable
 
 # Only this many of the newest runs are checked for activity.

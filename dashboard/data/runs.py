@@ -29,7 +29,8 @@ from harness.store.folder import RunFolder, shown_name
 from harness.store.home import Home
 from harness.store.labels import change_tags, read_labels, set_note
 from harness.store.reader import LogReader
-from harness.supervisor.summary import read_device, read_versions, subject_of
+from harness.supervisor.stored_json import read_device, read_versions
+from harness.supervisor.summary import subject_of
 from harness.supervisor.supervisor import Supervisor
 
 # Only this many of the newest runs are checked for activity.

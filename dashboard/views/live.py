@@ -30,7 +30,7 @@ from harness.errors import LogError
 from harness.records.run import RunState
 from harness.store.folder import RunFolder
 from harness.supervisor.origin import NO_OUTPUT
-from harness.supervisor.summary import read_versions
+from harness.supervisor.stored_json import read_versions
 
 _TICK_S = 1.0
 _FAST_TICK_S = 0.3

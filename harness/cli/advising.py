@@ -19,7 +19,7 @@ from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.supervisor.advising import read_evidence
 from harness.supervisor.measuring import Measurement, measured_effect, measurement_json
-from harness.supervisor.summary import read_device
+from harness.supervisor.stored_json import read_device
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:

@@ -4,6 +4,7 @@ Order matters. A run that ends first writes its final state, then releases its l
 and the process are read first and the log last. A run that ended in order is never classified as lost.
 """
 
+import signal
 from typing import NamedTuple
 
 from harness.analysis.log_health import LogHealth
@@ -88,8 +89,9 @@ def inspect_run(
     status = derive_state(evidence)
     is_unexplained = status.state in (RunState.KILLED, RunState.LOST) and not evidence.is_stop_requested
     if is_unexplained and log.last_step is not None:
-        sentence = cache.change_before_end(folder, log.last_step)
-        status = status._replace(message=f"{status.message} {sentence}".rstrip())
+        may_be_killed = ended is None or ended.returncode == -signal.SIGKILL
+        causes = cache.end_causes(folder, log.last_step, may_be_killed=may_be_killed)
+        status = status._replace(message=f"{status.message} {causes}".rstrip())
     if request.part.ranks > 1:
         status = state_of_ranks(status, read_ranks([folder], now_unix_s))
     return RunInspection(request, status, log, running, locked, age_s, ended)

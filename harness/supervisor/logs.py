@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.analysis.memory.readings import newest_reading
-from harness.analysis.recent_change import sentence_on_end
 from harness.analysis.timing.throughput import samples_per_s
 from harness.errors import LogError, LogMissingError
 from harness.records.run import EXCLUDED_FLAGS, RunRow, RunState, StepRow
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader, StepExtent
+from harness.supervisor.end_causes import read_end_causes
 
 RECENT_STEPS = 50
 # In a list of runs each waits for the others; the facts of ten million steps take milliseconds.
@@ -109,18 +109,14 @@ class LogCache:
             return None
         return cached.facts
 
-    def change_before_end(self, folder: RunFolder, last_step: int) -> str:
-        """Return a sentence on the live change that the end of a process after `last_step` follows; empty
-        without one. Read once as long as the log's files are unchanged."""
+    def end_causes(self, folder: RunFolder, last_step: int, *, may_be_killed: bool) -> str:
+        """Return what its log says about the end of a process after `last_step`, see `read_end_causes`. Read
+        once as long as the log's files are unchanged."""
         stamp = _stamp(folder.log)
         known = self._ends.get(folder.path)
         if known is None or known[0] != stamp:
-            try:
-                with LogReader(folder.log, total_limit_s=_LIMIT_S) as reader:
-                    known = stamp, sentence_on_end(reader.settings_history(), last_step)
-            except (LogError, ValueError):  # ValueError: settings of a foreign log that are none.
-                known = stamp, ""
-            self._ends[folder.path] = known
+            causes = read_end_causes(folder.log, last_step, may_be_killed=may_be_killed, limit_s=_LIMIT_S)
+            self._ends[folder.path] = known = stamp, causes
         return known[1]
 
     def forget(self, folder: RunFolder) -> None:

@@ -28,7 +28,7 @@ from harness.records.measurement import (
 from harness.records.run import DeviceKind, RunState
 from harness.settings.spec import difference_title
 from harness.store.reader import LogReader
-from harness.supervisor.summary import read_device
+from harness.supervisor.stored_json import read_device
 
 # Longer measurements are announced before they begin.
 _LONG_S = 1800.0

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.analysis.state import RunStatus
-from harness.files.plain_json import json_object
-from harness.records import json as row_json
 from harness.records.entry import RunEntry
 from harness.records.floats import decode_float
 from harness.records.imported import ImportOrigin
@@ -18,6 +16,7 @@ from harness.settings.recorded import RecordedSettings, read_recorded
 from harness.store.folder import RunFolder, shown_name
 from harness.store.labels import Labels
 from harness.supervisor.inspection import RunInspection
+from harness.supervisor.stored_json import read_device, read_versions
 from harness.words import printable
 
 
@@ -117,22 +116,6 @@ def summarize_run(folder: RunFolder, inspection: RunInspection) -> RunSummary:
 
 
 @lru_cache(maxsize=1024)
-def read_device(text: str) -> DeviceFacts | None:
-    """Parse the device facts in a log; None if that fails."""
-    try:
-        return row_json.from_json(DeviceFacts, text, ignore_unknown=True)
-    except ValueError:
-        return None
-
-
-def read_versions(text: str) -> dict[str, Any]:
-    """Parse the versions in a log; empty if that fails."""
-    try:
-        return json_object(text)
-    except ValueError:
-        return {}
-
-
 def _ended_unix_ns(folder: RunFolder, inspection: RunInspection) -> int | None:
     """Return the end of the run: from its log, else its recorded exit, else the log's last write."""
     if not inspection.status.state.is_over:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from harness import words
+from harness.analysis.oom.error import is_of_killed_worker
 from harness.analysis.oom.report import OomPhase
 from harness.errors import StepscopeError, text_of
 from harness.records.run import EventKind, EventRow, MemoryReading, RunState, Severity
@@ -24,6 +25,7 @@ from harness.watch.oom.reporter import OomReporter, Subject
 _STYLE = re.compile(r"\x1b\[[\d;]*m")
 _MESSAGE_LIMIT = 2_000
 _FLUSH_S = 2.0
+_LESS_FOR_WORKERS = "Fewer workers, smaller batches or a smaller prefetch_factor need less memory."
 
 
 class OutcomeRecorder:
@@ -127,6 +129,9 @@ class OutcomeRecorder:
             leave_out_own_frames(error)
         ours = isinstance(error, StepscopeError)
         message = text if ours else f"{type(error).__name__}: {text}"
+        if is_of_killed_worker(text):
+            shortage = self._reporter.shortage()
+            message = _followed_by(message, f"{shortage} {_LESS_FOR_WORKERS}" if shortage else "")
         lines = [] if ours else traceback.format_exception(error)[-5:]
         detail = {"error": type(error).__name__, "last_lines": lines}
         self._end(
@@ -158,8 +163,7 @@ class OutcomeRecorder:
         attempt(lambda: self._journal.flush(_FLUSH_S))  # Then the newest losses are known.
         step, not_finite_since = context.last_step, context.marks.not_finite_since
         sentences = attempt(lambda: context.changes.sentences(message, step, not_finite_since))
-        end = "" if message.endswith((".", "!", "?")) else "."
-        return f"{message}{end} {sentences}" if sentences else message
+        return _followed_by(message, sentences or "")
 
 
 class OutcomeRecording:
@@ -182,6 +186,11 @@ class OutcomeRecording:
 def _first_lines(error: BaseException) -> str:
     text = " ".join(_STYLE.sub("", text_of(error)).split())
     return text[:_MESSAGE_LIMIT] or type(error).__name__
+
+
+def _followed_by(message: str, sentences: str) -> str:
+    end = "" if message.endswith((".", "!", "?")) else "."
+    return f"{message}{end} {sentences}" if sentences else message
 
 
 def _allocated_sentence(memory: MemoryReading | None) -> str:

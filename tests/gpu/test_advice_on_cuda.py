@@ -12,7 +12,7 @@ from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
 from harness.supervisor.advising import read_evidence
-from harness.supervisor.summary import read_device
+from harness.supervisor.stored_json import read_device
 from tests.gpu.test_run_on_cuda import request, settled, start, supervisor, until
 
 __all__ = ["supervisor"]

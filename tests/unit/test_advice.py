@@ -16,7 +16,7 @@ from harness.records.run import AmpMode, DeviceKind, StepFlag
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor.advising import read_evidence
-from harness.supervisor.summary import read_device
+from harness.supervisor.stored_json import read_device
 from tests.advice_factories import (
     IMAGES,
     details,

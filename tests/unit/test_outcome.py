@@ -96,6 +96,26 @@ def test_an_error_soon_after_a_live_change_is_recorded_with_it() -> None:
     assert bench.reports == [(RunState.FAILED, message)]
 
 
+def test_the_end_of_a_loaders_worker_is_recorded_with_the_memory_that_was_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    error = RuntimeError("DataLoader worker (pid(s) 4242) exited unexpectedly")
+    text = f"RuntimeError: {error}"
+    bench = Bench()
+    bench.run_out(error)
+    assert bench.event.message == text
+    monkeypatch.setattr(OomReporter, "shortage", lambda self: "Memory was short: so.")
+    bench = Bench()
+    bench.run_out(error)
+    assert bench.event.message == (
+        f"{text}. Memory was short: so. Fewer workers, smaller batches or a smaller prefetch_factor need "
+        "less memory."
+    )
+    bench = Bench()
+    bench.run_out(RuntimeError("something else"))
+    assert bench.event.message == "RuntimeError: something else"
+
+
 def test_memory_that_runs_out_soon_after_a_live_change_is_recorded_with_it() -> None:
     bench = Bench()
     bench.context.changes.add(AppliedChange(40, {"amp": "bf16"}, {"amp": "off"}, "AMP bf16 → off.", "c1"))

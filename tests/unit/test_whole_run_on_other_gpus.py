@@ -13,7 +13,7 @@ from harness.settings.resolve import resolve
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
-from harness.supervisor.summary import read_device
+from harness.supervisor.stored_json import read_device
 from tests.supervision import PATIENCE_S
 from tests.warm_start import prepare_forks
 

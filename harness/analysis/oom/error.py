@@ -50,6 +50,11 @@ _SHARED_MEMORY = re.compile(
 )
 # The handler of torch/utils/data/_utils/signal_handling.py: a page of a file that found no space in /dev/shm.
 _BUS_ERROR = re.compile(r"DataLoader worker \(pid \S+ is killed by signal: Bus error")
+# Torch's, with and without the handler of signals, and that of the catalog's loop.
+_KILLED_WORKER = re.compile(
+    r"DataLoader worker \(pid(?:\(s\) [\d, ]+\) exited unexpectedly| \d+\) is killed by signal: Killed)"
+    r"|Loader worker \d+ was killed by signal 9"
+)
 _GPU = re.compile(r"OutOfMemoryError|\b(?:CUDA|HIP|XPU|MPS)\b")
 _WORKER = re.compile(r"DataLoader worker (?:process|\(pid)")
 
@@ -165,6 +170,11 @@ def is_of_shared_memory(text: str) -> bool:
 def is_bus_error(text: str) -> bool:
     """Return whether a bus error killed a loader worker: most likely it found no space in /dev/shm."""
     return _BUS_ERROR.search(text) is not None
+
+
+def is_of_killed_worker(text: str) -> bool:
+    """Return whether a loader's worker was killed, or may have been."""
+    return _KILLED_WORKER.search(text) is not None
 
 
 def is_from_worker(text: str) -> bool:

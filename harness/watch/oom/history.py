@@ -8,6 +8,7 @@ from harness.analysis.leak import wording
 from harness.analysis.leak.growth import CALM
 from harness.analysis.oom.report import BatchPeak, LeakSign, RecentChange, RecentStep
 from harness.analysis.recent_change import recent_change
+from harness.analysis.shortage import sentences_on_shortage
 from harness.errors import LogError
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict, SnapshotReason, SnapshotRow
 from harness.records.run import SettingsRow, StepFlag, StepRow
@@ -18,6 +19,8 @@ from harness.watch.training import WatchSettings
 # Steps listed in the report.
 STEPS = 50
 _STEPS_FOR_PEAKS = 3_000
+# Samples of the host, one per second, before the end of a loader's worker is noticed: torch looks every five.
+_SAMPLES = 8
 
 _SERIES_ON_GPU = (LeakSeries.ALLOCATED, LeakSeries.FRAGMENTATION)
 _SERIES_ON_CPU = (LeakSeries.ALLOCATED, LeakSeries.HOST, LeakSeries.FRAGMENTATION)
@@ -60,6 +63,16 @@ def read_history(path: Path, step: int, settings: WatchSettings, *, on_cpu: bool
         others_bytes=others,
         names=frozenset(history[-1].values) if history else frozenset(),
     )
+
+
+def read_shortage(path: Path, *, on_cpu: bool) -> str:
+    """Read from the log at `path` whether memory was short in the last seconds."""
+    try:
+        with LogReader(path) as log:
+            samples = log.last_host_samples(_SAMPLES, 0)
+            return sentences_on_shortage(samples, log.memory.current_leaks(), on_cpu=on_cpu)
+    except LogError:
+        return ""
 
 
 def batch_peaks(

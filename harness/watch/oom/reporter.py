@@ -27,7 +27,7 @@ from harness.watch.context import RunContext
 from harness.watch.memory import MemoryWatch
 from harness.watch.oom.capture import OomCapture, capture_evidence
 from harness.watch.oom.errors import attempt
-from harness.watch.oom.history import RunHistory, read_history
+from harness.watch.oom.history import RunHistory, read_history, read_shortage
 from harness.watch.training import Training, WatchSettings
 
 _FLUSH_S = 2.0
@@ -98,6 +98,13 @@ class OomReporter:
         if not history.names:
             history = history._replace(names=self._names)
         return explain(_facts(capture, history, self._context.device))
+
+    def shortage(self) -> str:
+        """Return sentences on the memory that was short before a loader's worker was killed; empty where it
+        was not."""
+        attempt(lambda: self._context.journal.flush(_FLUSH_S))
+        on_cpu = self._context.device.facts.kind is DeviceKind.CPU
+        return attempt(lambda: read_shortage(self._folder.log, on_cpu=on_cpu)) or ""
 
     def file(self, report: OomReport) -> None:
         """Write the report to the log and, as text, to the run's folder."""
