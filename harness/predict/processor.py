@@ -4,7 +4,8 @@ import os
 from functools import cache
 from typing import NamedTuple
 
-from harness.device.cpu.facts import cpu_name, usable_cores
+from harness.device.cpu.facts import cpu_name
+from harness.device.host.cores import usable_cores
 
 # Environment variables that limit torch's libraries to some of the processor's instructions, or change their
 # memory.

@@ -10,6 +10,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from harness.device.host.cores import usable_cores
 from harness.errors import INTERRUPTED_CODE
 from harness.files.regular import write_private
 from harness.records.ranks import RankEnd
@@ -22,7 +23,7 @@ _SIGNAL_CODE = 128
 def launch(folder: RunFolder | None, command: Sequence[str], ranks: int) -> int:
     """Start `command` as so many ranks, and return the exit code of the run: that of the rank that failed
     first. The exit codes of failed ranks are written into the run's folder, if there is one."""
-    os.environ.setdefault(_THREADS, str(max(1, len(os.sched_getaffinity(0)) // ranks)))
+    os.environ.setdefault(_THREADS, str(max(1, (usable_cores() or 1) // ranks)))
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

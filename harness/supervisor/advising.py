@@ -91,6 +91,7 @@ def read_evidence(
         _recorded(reader, "process_limit_bytes"),
         frozenset(recorded.names),
         reader.memory.current_leaks(),
+        _recorded(reader, "cpu_cores"),
     )
 
 

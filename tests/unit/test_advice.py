@@ -21,7 +21,6 @@ from tests.advice_factories import (
     IMAGES,
     details,
     healthy_steps,
-    host_samples,
     run_evidence,
     scenarios,
     settings,
@@ -349,42 +348,3 @@ def test_slow_steps_with_a_memory_sample_are_left_out() -> None:
 def test_advice_points_to_nothing_on_the_page_around_it(scenario: str) -> None:
     for advice in advice_on(SCENARIOS[scenario]).values():
         assert " below" not in f"{advice.by_hand} {advice.why}"
-
-
-def test_load_of_other_processes_is_reported_with_the_cores_left() -> None:
-    advice = advice_on(SCENARIOS["busy-host"])["busy-host"]
-    assert advice.evidence.startswith("Other processes use 7.2 of the 8 cores while this run gets 0.6")
-    assert "OMP_NUM_THREADS=1" in advice.by_hand
-    assert dict(advice.details)["torch threads"] == "8"
-
-
-@pytest.mark.parametrize(
-    ("busy_pct", "own_pct", "count"), [(80.0, 60.0, 30), (98.0, 600.0, 30), (98.0, 60.0, 9)]
-)
-def test_a_cpu_with_idle_cores_or_filled_by_the_run_itself_gets_no_advice(
-    busy_pct: float, own_pct: float, count: int
-) -> None:
-    samples = host_samples(busy_pct, own_pct, count)
-    advice = advice_on(SCENARIOS["busy-host"]._replace(host_samples=samples, torch_threads=8))
-    assert list(advice) == ["unsteady"]
-
-
-def test_loader_workers_count_as_load_of_the_run() -> None:
-    run = SCENARIOS["busy-host"]
-    workers = {one.seq: 600.0 for one in run.host_samples}
-    assert "busy-host" not in advice_on(run._replace(workers_cpu_pct=workers))
-
-
-def test_fewer_threads_are_not_advised_where_they_fit_the_free_cores() -> None:
-    advice = advice_on(SCENARIOS["busy-host"]._replace(torch_threads=1))["busy-host"]
-    assert "OMP_NUM_THREADS" not in advice.by_hand
-
-
-def test_host_load_is_no_evidence_for_a_run_on_a_gpu() -> None:
-    assert advice_on(run_evidence(host_samples=host_samples(98.0, 60.0), torch_threads=64)) == {}
-
-
-def test_more_threads_than_cores_are_reported() -> None:
-    advice = advice_on(SCENARIOS["threads"])["threads"]
-    assert advice.evidence == "torch uses 32 threads on 8 cores."
-    assert "OMP_NUM_THREADS=8" in advice.by_hand

@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.device.host.memory import ControlGroups, HostMemory, read_host_memory
+from harness.device.host.memory import HostMemory, MemoryGroups, read_host_memory
 
 MIB, GIB = 1 << 20, 1 << 30
 MACHINE = HostMemory(64 * GIB, 48 * GIB)
@@ -18,7 +18,7 @@ def write(root: Path, path: str, text: str) -> None:
 
 
 def read(root: Path) -> HostMemory:
-    return ControlGroups(root).read(MACHINE)
+    return MemoryGroups(root).read(MACHINE)
 
 
 def test_the_tightest_limit_of_a_group_and_its_ancestors_counts(tmp_path: Path) -> None:

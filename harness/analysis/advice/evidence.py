@@ -90,6 +90,8 @@ class RunEvidence(NamedTuple):
     names: frozenset[str] = frozenset(SPECS)
     # The newest leak verdict on each series.
     leaks: Sequence[LeakRow] = ()
+    # Of the machine; a run may use fewer.
+    machine_cores: int | None = None
 
     def value(self, name: str) -> Any:
         """The value of a setting in effect; None if the run does not have it."""

@@ -17,7 +17,7 @@ MIN_SAMPLES = 10
 
 
 class _CpuLoad(NamedTuple):
-    """Means over the host's samples, in cores."""
+    """Means over the host's samples, in cores, of which the machine has `cores`."""
 
     busy: float
     own: float
@@ -37,7 +37,7 @@ def find_busy_host(run: RunEvidence) -> Diagnosis | None:
     if load is None or load.busy < BUSY_SHARE * load.cores or load.others < OTHERS_SHARE * load.cores:
         return None
     threads = run.torch_threads
-    free = max(1, int(load.cores - load.others))
+    free = max(1, min(int(load.cores - load.others), run.device.multiprocessors or load.cores))
     details = [
         ("processors busy", f"{pct(load.busy / load.cores)} of {words.plural(load.cores, 'core')}"),
         ("this run and its workers", f"{words.figure(load.own, 2)} cores"),
@@ -64,11 +64,13 @@ def find_busy_host(run: RunEvidence) -> Diagnosis | None:
 
 
 def find_threads(run: RunEvidence) -> Diagnosis | None:
-    """torch uses more threads than the run has cores, on the CPU."""
+    """torch uses more threads than the run has cores, on the CPU: those of its affinity, or of a container's
+    quota of processor time."""
     cores, threads = run.device.multiprocessors, run.torch_threads
     if run.is_gpu or not cores or threads is None or threads <= cores:
         return None
     median_ns = statistics.median(row.step_ns for row in run.settled)
+    fewer = ", or one less to leave a core for other work" if cores > 1 else ""
     return Diagnosis(
         Gain(None, "no threads waiting for a core; the time saved cannot be estimated"),
         f"torch uses {threads:,} threads on {words.plural(cores, 'core')}.",
@@ -78,14 +80,15 @@ def find_threads(run: RunEvidence) -> Diagnosis | None:
             ("median step", words.duration(median_ns)),
         ],
         "Every parallel operation ends when its last thread ends. A thread without a core ends a scheduler "
-        "time slice of some milliseconds later, so a step can take many times as long.",
-        by_hand=f"Start the run with OMP_NUM_THREADS={cores}, or one less to leave a core for other work.",
+        "time slice of some milliseconds later, so a step can take many times as long. Where a container's "
+        "quota of processor time is the limit, all threads wait for its next period, mostly of 100 ms.",
+        by_hand=f"Start the run with OMP_NUM_THREADS={cores}{fewer}.",
     )
 
 
 def _cpu_load(run: RunEvidence) -> _CpuLoad | None:
     """None with too few samples, or where the run does not compute on the CPU."""
-    cores = run.device.multiprocessors
+    cores = run.machine_cores or run.device.multiprocessors
     if run.is_gpu or not cores:
         return None
     loads = [
@@ -118,7 +121,7 @@ RULES = (
     Rule(
         "threads",
         "Use no more threads than cores",
-        "on the CPU: torch uses more threads than the run has cores",
+        "on the CPU: torch uses more threads than the run has cores, by its affinity or a container's quota",
         "OpenMP threads wait for each other at the end of every parallel region (OMP_NUM_THREADS)",
         "torch threads and the cores available to the process",
         "none",

@@ -8,6 +8,7 @@ import sysconfig
 from pathlib import Path
 
 from harness.device.cpu.heap import Heap
+from harness.device.host.cores import usable_cores
 from harness.device.host.memory import read_host_memory
 from harness.records.run import AmpMode, DeviceFacts, DeviceKind
 
@@ -48,13 +49,6 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         if key.strip() == "model name" and value.strip() not in ("", "unknown"):
             return " ".join(value.split())
     return platform.processor() or platform.machine() or "CPU"
-
-
-def usable_cores() -> int | None:
-    """Return the number of cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
 
 
 def compile_obstacle() -> str | None:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import psutil
 
+from harness.device.host.control_groups import group_files, read_numbers
+
 # In memory.stat: the file cache that the kernel can reclaim, of version 1 with that of the groups below.
 _RECLAIMABLE = ("total_inactive_file", "inactive_file")
 
@@ -23,12 +25,12 @@ class HostMemory(NamedTuple):
         return self.total_bytes - self.free_bytes
 
 
-class ControlGroups:
+class MemoryGroups:
     """The memory limits of the control groups of this process and of their ancestors, version 1 or 2."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         """`root` is the file system's root (a folder in tests)."""
-        self._limit_files = [path for path in _limit_files(root) if path.exists()]
+        self._limit_files = group_files("memory", "memory.max", "memory.limit_in_bytes", root)
 
     def read(self, machine: HostMemory) -> HostMemory:
         """Return the memory of `machine` that the limits permit to use."""
@@ -43,36 +45,13 @@ class ControlGroups:
         return HostMemory(total_bytes, min(free_bytes, total_bytes))
 
 
-_own_groups = cache(ControlGroups)
+_own_groups = cache(MemoryGroups)
 
 
 def read_host_memory() -> HostMemory:
     """Return the memory that this process can use now."""
     ram = psutil.virtual_memory()
     return _own_groups().read(HostMemory(int(ram.total), int(ram.available)))
-
-
-def _limit_files(root: Path) -> list[Path]:
-    """Return the files with the memory limits of this process's control groups and their ancestors."""
-    try:
-        memberships = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    files = []
-    for membership in memberships:
-        _, controllers, path = membership.split(":", 2)
-        if controllers == "":
-            hierarchy, name = root / "sys/fs/cgroup", "memory.max"
-        elif "memory" in controllers.split(","):
-            hierarchy, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
-        else:
-            continue
-        group = hierarchy / path.strip("/")
-        for folder in (group, *group.parents):
-            files.append(folder / name)
-            if folder == hierarchy:
-                break
-    return files
 
 
 def _used_bytes(group: Path) -> int | None:
@@ -89,8 +68,5 @@ def _used_bytes(group: Path) -> int | None:
 
 
 def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
+    numbers = read_numbers(path)
+    return None if numbers is None else numbers[0]
