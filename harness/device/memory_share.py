@@ -45,9 +45,11 @@ class RamShare:
         self._process = psutil.Process()
 
     def read(self) -> DeviceShare:
-        """Return this process's RSS, and the RAM that is not available without swapping."""
-        memory = read_host_memory()
-        return DeviceShare(int(self._process.memory_info().rss), memory.used_bytes, memory.total_bytes)
+        """Return this process's RSS, and the RAM that is not available without swapping: at least the RSS,
+        whose pages of files a control group does not count all."""
+        memory, rss_bytes = read_host_memory(), int(self._process.memory_info().rss)
+        used_bytes = min(max(memory.used_bytes, rss_bytes), memory.total_bytes)
+        return DeviceShare(rss_bytes, used_bytes, memory.total_bytes)
 
     def close(self) -> None:
         """Do nothing."""

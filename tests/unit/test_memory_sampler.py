@@ -4,7 +4,9 @@ import os
 
 import pytest
 
+from harness.device import memory_share
 from harness.device.allocated import allocated_bytes
+from harness.device.host.memory import HostMemory
 from harness.device.memory_share import DeviceShare, NvmlShare, RamShare, UnknownShare
 from harness.device.nvml.driver import Nvml
 from harness.device.protocol import AllocatorReading
@@ -63,6 +65,15 @@ def test_on_the_cpu_the_share_is_that_of_the_ram() -> None:
     assert share.total_bytes is not None
     assert 0 < share.process_bytes < share.total_bytes
     assert share.used_bytes < share.total_bytes
+
+
+def test_in_a_control_group_no_less_is_used_than_by_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    total = 1 << 50
+    monkeypatch.setattr(memory_share, "read_host_memory", lambda: HostMemory(total, total))
+    share = RamShare().read()
+    assert share.used_bytes == share.process_bytes
+    monkeypatch.setattr(memory_share, "read_host_memory", lambda: HostMemory(MIB, 0))
+    assert RamShare().read().used_bytes == MIB
 
 
 def nvml_share(
