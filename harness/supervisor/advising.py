@@ -92,6 +92,7 @@ def read_evidence(
         frozenset(recorded.names),
         reader.memory.current_leaks(),
         _recorded(reader, "cpu_cores"),
+        _recorded(reader, "usable_cores"),
     )
 
 

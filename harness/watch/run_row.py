@@ -11,6 +11,7 @@ import torch
 
 import harness
 from harness.device.cuda.cudnn import read_cudnn_version
+from harness.device.host.cores import usable_cores
 from harness.device.protocol import Device
 from harness.records.run import DeviceKind, RunRow, RunState
 
@@ -24,6 +25,7 @@ def first_row(run_id: str, name: str, settings_json: str, device: Device) -> Run
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "cpu_cores": os.cpu_count(),
+        "usable_cores": usable_cores(),
         "torch_threads": torch.get_num_threads(),
         "process_limit_bytes": device.read_allocator().most_within_process_limit_bytes if on_cpu else None,
         "cudnn": cudnn if isinstance(cudnn, int) else None,

@@ -122,6 +122,15 @@ def test_the_gain_of_workers_is_the_data_wait_they_remove() -> None:
     assert (advice.first_step, advice.last_step) == (1, 200)
 
 
+def test_workers_do_not_outnumber_the_cores_that_a_run_on_a_gpu_may_use() -> None:
+    starved = some_device_steps(
+        200, gap=60.0, parts=(0.1, 3.0, 6.0, 0.5), wait=60.0, forward=2.0, backward=5.0, rest=0.6
+    )
+    for cores, proposed in ((None, 7), (64, 7), (4, 4), (1, 2)):
+        advice = advice_on(run_evidence(starved, usable_cores=cores))["input-bound"]
+        assert advice.change["num_workers"] == proposed
+
+
 def test_workers_do_not_outnumber_the_cores_of_a_cpu() -> None:
     advice = advice_on(run_evidence(some_steps(200, wait=200.0), CPU, {"amp": "off"}))["input-bound"]
     assert advice.change == {"num_workers": 4}

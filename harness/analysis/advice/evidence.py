@@ -90,8 +90,9 @@ class RunEvidence(NamedTuple):
     names: frozenset[str] = frozenset(SPECS)
     # The newest leak verdict on each series.
     leaks: Sequence[LeakRow] = ()
-    # Of the machine; a run may use fewer.
     machine_cores: int | None = None
+    # By the affinity of the run's process, or the quota of its container.
+    usable_cores: int | None = None
 
     def value(self, name: str) -> Any:
         """The value of a setting in effect; None if the run does not have it."""

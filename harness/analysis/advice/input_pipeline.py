@@ -121,7 +121,7 @@ def _loader_options(run: RunEvidence, wait: Spread, step_ns: float, saved: float
     if workers and wait.p50 < BURST_RATIO * wait.mean and prefetch < MAX_PREFETCH:
         options.append(Option({"prefetch_factor": 2 * prefetch}, at_most(saved)))
     loading_ns, computing_ns = _estimate(run, workers)
-    cores = run.device.multiprocessors if run.device.kind is DeviceKind.CPU else None
+    cores = run.device.multiprocessors if run.device.kind is DeviceKind.CPU else run.usable_cores
     limit = MAX_WORKERS if cores is None else max(2, min(MAX_WORKERS, cores))
     proposed = min(limit, max(workers + 1, math.ceil(loading_ns / computing_ns)))
     if proposed > workers:
