@@ -35,8 +35,10 @@ def test_a_version_1_limit_counts_too(tmp_path: Path) -> None:
     group = "sys/fs/cgroup/memory/docker/abc"
     write(tmp_path, f"{group}/memory.limit_in_bytes", f"{GIB}\n")
     write(tmp_path, f"{group}/memory.usage_in_bytes", f"{900 * MIB}\n")
-    write(tmp_path, f"{group}/memory.stat", f"inactive_file {MIB}\ntotal_inactive_file {100 * MIB}\n")
-    assert read(tmp_path) == (GIB, 224 * MIB)
+    stat = {"inactive_file": 1, "active_file": 2, "total_inactive_file": 100, "total_active_file": 20}
+    lines = (f"{name} {size * MIB}\n" for name, size in stat.items())
+    write(tmp_path, f"{group}/memory.stat", "".join(lines))
+    assert read(tmp_path) == (GIB, 244 * MIB)
 
 
 @pytest.mark.parametrize("membership", ["0::/\n", "5:cpu:/\n", ""])
@@ -53,8 +55,8 @@ def test_free_memory_is_what_the_tightest_group_has_left_with_reclaimable_cache(
     write(tmp_path, "proc/self/cgroup", "0::/jobs\n")
     write(tmp_path, "sys/fs/cgroup/jobs/memory.max", f"{100 * MIB}\n")
     write(tmp_path, "sys/fs/cgroup/jobs/memory.current", f"{90 * MIB}\n")
-    write(tmp_path, "sys/fs/cgroup/jobs/memory.stat", f"anon 5\ninactive_file {20 * MIB}\n")
-    assert read(tmp_path).free_bytes == 30 * MIB
+    write(tmp_path, "sys/fs/cgroup/jobs/memory.stat", f"inactive_file {15 * MIB}\nactive_file {5 * MIB}\n")
+    assert read(tmp_path) == (100 * MIB, 30 * MIB)
     assert read(tmp_path).used_bytes == 70 * MIB
     write(tmp_path, "sys/fs/cgroup/jobs/memory.current", f"{500 * MIB}\n")
     assert read(tmp_path).free_bytes == 0

@@ -9,8 +9,9 @@ import psutil
 
 from harness.device.host.control_groups import group_files, read_numbers
 
-# In memory.stat: the file cache that the kernel can reclaim, of version 1 with that of the groups below.
-_RECLAIMABLE = ("total_inactive_file", "inactive_file")
+# In memory.stat: pages of files, which the kernel can reclaim; in version 1 with those of the groups below.
+_FILE_PAGES = ("inactive_file", "active_file")
+_FILE_PAGES_IN_V1 = tuple(f"total_{name}" for name in _FILE_PAGES)
 
 
 class HostMemory(NamedTuple):
@@ -55,16 +56,18 @@ def read_host_memory() -> HostMemory:
 
 
 def _used_bytes(group: Path) -> int | None:
-    """Return the memory in use by a control group, without the file cache that the kernel can reclaim."""
+    """Return the memory in use by a control group, without pages of files, which the kernel can reclaim, as
+    the machine's available memory counts them."""
     used = next(filter(None, map(_number, (group / "memory.current", group / "memory.usage_in_bytes"))), None)
     if used is None:
         return None
     try:
         lines = (group / "memory.stat").read_text().splitlines()
-        stat = {name: int(value) for name, value in map(str.split, lines) if name in _RECLAIMABLE}
+        stat = {name: int(value) for name, value in map(str.split, lines)}
     except (OSError, ValueError):
         return used
-    return used - next((stat[name] for name in _RECLAIMABLE if name in stat), 0)
+    names = _FILE_PAGES_IN_V1 if _FILE_PAGES_IN_V1[0] in stat else _FILE_PAGES
+    return max(0, used - sum(stat.get(name, 0) for name in names))
 
 
 def _number(path: Path) -> int | None:
