@@ -132,13 +132,17 @@ def share_bar(parts: Sequence[tuple[str, int]], whole_bytes: int) -> None:
 
 
 def scalar_selection(
-    names: Sequence[str], key: str, width: int | Literal["stretch"] = "stretch"
+    names: Sequence[str],
+    key: str,
+    default: Sequence[str] | None = None,
+    width: int | Literal["stretch"] = "stretch",
 ) -> list[str]:
-    """Draw the selection of logged scalars, each of which gets a panel; return those selected. `width` is in
-    pixels."""
+    """Draw the selection of logged scalars, each of which gets a panel; return those selected. `default` are
+    those selected so far, None where the session state has them. `width` is in pixels."""
     return st.multiselect(
         "Logged numbers, each in a panel",
         names,
+        default=default,
         key=key,
         format_func=words.printable,
         max_selections=MOST_SCALARS,

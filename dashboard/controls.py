@@ -302,13 +302,15 @@ def view_bar(run: str, scalars: Sequence[str]) -> None:
 
 
 def _scalars(run: str, names: Sequence[str]) -> None:
-    """Draw the selection of the scalars in the chart."""
-    key = state.scalars_key(run)
+    """Draw the selection of the scalars in the chart.
+
+    Those shown are the widget's default and not put into the session state, which is sent once: the browser
+    draws the widget when the popover opens, ticks later.
+    """
     selected = state.selected_scalars(run)
     shown = default_scalars(names) if selected is None else [name for name in selected if name in names]
-    state.put(key, shown)
     with st.popover(f"Scalars · {len(shown)}", icon=":material/show_chart:", key="scalars"):
-        scalar_selection(names, key, width=420)
+        scalar_selection(names, state.scalars_key(run), shown, width=420)
 
 
 def _view() -> None:
