@@ -17,6 +17,8 @@ from harness.settings.spec import SPECS, value_text
 _LONGEST_CELL = 80
 _LONGEST_MESSAGE = 1_000
 _MOST_SETTINGS = 8
+# A little more than the table's font takes; the padding of both sides of a cell; the width of a long text.
+_CHARACTER_PX, _PADDING_PX, _WIDEST_PX = 7, 20, 400
 # Names that a setting's column must not take.
 _COLUMNS = frozenset(
     {
@@ -49,6 +51,13 @@ def table_rows(entries: Sequence[RunEntry], now_unix_ns: int) -> list[dict[str, 
         row["Status"] = words.clip(run.message, _LONGEST_MESSAGE)
         rows.append(row)
     return rows
+
+
+def column_widths(rows: Sequence[Mapping[str, str]]) -> dict[str, int]:
+    """Return the width in pixels at which a column shows the longest of its cells. The browser would measure
+    the first ten rows alone, and cut off the first digits of a number in a later one."""
+    longest = {name: max(len(name), *(len(row[name]) for row in rows)) for name in (rows[0] if rows else ())}
+    return {name: min(_CHARACTER_PX * size + _PADDING_PX, _WIDEST_PX) for name, size in longest.items()}
 
 
 def _figures(run: RunEntry, now_unix_ns: int) -> dict[str, str]:

@@ -12,7 +12,7 @@ from dashboard.components import plain, read_only_badge, show_problem
 from dashboard.data import compare as compare_data
 from dashboard.data import runs as run_data
 from dashboard.download_links import report_link
-from dashboard.view_models.runs import table_rows
+from dashboard.view_models.runs import column_widths, table_rows
 from dashboard.views.compare import MOST_RUNS
 from dashboard.views.queue import queue_section
 from dashboard.views.run_actions import delete_button, export_button, labels_button, tags_button
@@ -104,8 +104,10 @@ def _page_of(matching: Sequence[RunEntry], total: int) -> Sequence[RunEntry]:
 
 def _table(shown: Sequence[RunEntry]) -> list[RunEntry]:
     """Draw the table, and return the selected runs."""
+    rows = table_rows(shown, time.time_ns())
+    widths = column_widths(rows)
     event = st.dataframe(
-        table_rows(shown, time.time_ns()),
+        rows,
         key=f"{state.Key.TABLE}_{hash(tuple(run.run_id for run in shown))}",
         hide_index=True,
         height=_TABLE_PX if len(shown) > _VISIBLE_ROWS else "auto",
@@ -113,11 +115,12 @@ def _table(shown: Sequence[RunEntry]) -> list[RunEntry]:
         on_select="rerun",
         selection_mode="multi-row",
         column_config={
+            **{name: st.column_config.TextColumn(width=px) for name, px in widths.items()},
             "Name": st.column_config.TextColumn(width="medium"),
             "Tags": st.column_config.TextColumn(width=_TAGS_PX),
             "Note": st.column_config.TextColumn(width="medium"),
             "Status": st.column_config.TextColumn(width="large"),
-            **{name: st.column_config.TextColumn(alignment="right") for name in _NUMBERS},
+            **{name: st.column_config.TextColumn(alignment="right", width=widths[name]) for name in _NUMBERS},
         },
         alt="A page of the runs. Select one to open it, several to compare them.",
     )

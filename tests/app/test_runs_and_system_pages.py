@@ -9,6 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from dashboard.data.doctor import DoctorRun
 from dashboard.data.runs import supervisor
+from dashboard.view_models.runs import column_widths
 from dashboard.views import run_actions
 from harness.demo.scenarios import SCENARIOS
 from harness.device.doctor.report import from_json
@@ -30,6 +31,13 @@ def test_every_scenario_is_a_row(demo: Write, open_page: Open) -> None:
     table = app.dataframe[0].value
     assert set(table["Name"]) == {f"demo: {scenario}" for scenario in SCENARIOS}
     assert all("simulated" in state for state in table["State"])
+
+
+def test_a_column_is_as_wide_as_the_longest_of_its_cells() -> None:
+    rows = [{"Duration": "2 s", "Steps": "60"}] * 11 + [{"Duration": "19 min 53 s", "Steps": "20,400"}]
+    narrow, wide = column_widths(rows[:-1]), column_widths(rows)
+    assert wide["Duration"] > narrow["Duration"]
+    assert wide["Duration"] > wide["Steps"] > 0
 
 
 def test_what_was_not_measured_reads_n_a(demo: Write, open_page: Open) -> None:
