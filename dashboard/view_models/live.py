@@ -123,6 +123,8 @@ def _missing(
     if device.band("util_pct").is_empty:
         if figures.sample is None:
             missing["util"] = "no sample of the device yet"
+        elif figures.sample.util_pct is not None:
+            missing["util"] = "no sample within these steps; one is taken per second"
         elif is_cpu:
             missing["util"] = "this system does not report CPU utilization"
         else:

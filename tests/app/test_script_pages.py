@@ -3,12 +3,14 @@
 import json
 from unittest.mock import patch
 
+from dashboard.wire import unpack
 from harness.records.run import EventKind, EventRow, SettingsRow, Severity
 from harness.records.script import DeclaredSetting, ScalarRow, SettingKind, UnavailableSettingRow
 from harness.settings.spec import SPECS
 from harness.store.home import Home
 from tests.app.conftest import Open, texts
 from tests.script_factories import SCRIPT_SETTINGS, script_run
+from tests.store_factories import a_device_sample
 
 _DROPOUT = DeclaredSetting("dropout", SettingKind.FLOAT, 0.1, 0.0, 0.9, (), "Dropout of the head")
 
@@ -100,6 +102,18 @@ def test_scalars_of_the_script_are_selected_for_the_chart(home: Home, open_page:
     assert not app.exception
     assert app.multiselect[0].value == ["recall"]
     assert [series.name for series in app.session_state["tick"].read.scalars] == ["recall"]
+
+
+def test_steps_between_two_samples_of_the_device_do_not_deny_its_utilization(
+    home: Home, open_page: Open
+) -> None:
+    script_run(home, rows=[a_device_sample(1, 0), a_device_sample(2, 61)])
+    app = open_page()
+    assert not app.exception
+    chart = unpack(app.session_state["tick"].figure)
+    assert "n/a: no sample within these steps; one is taken per second" in [
+        note["text"] for note in chart["layout"]["annotations"]
+    ]
 
 
 def test_a_change_that_nobody_requested_stands_with_its_reason(home: Home, open_page: Open) -> None:
