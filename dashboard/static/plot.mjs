@@ -42,7 +42,7 @@ function restoreViewState(chart, revision) {
 function heightFor(chart, head) {
   const height = head.height + chart.legendPx - LEGEND_PX;
   if (window.innerWidth < NARROW_PX || !head.fill) return height;
-  const top = chart.root.getBoundingClientRect().top + scrollTop(chart.root);
+  const top = chart.canvas.getBoundingClientRect().top + scrollTop(chart.root);
   return Math.min(Math.max(window.innerHeight - top - BELOW_PX, height), 1100);
 }
 
@@ -51,11 +51,23 @@ function scrollTop(element) {
   return main ? main.scrollTop : window.scrollY;
 }
 
+// The view's controls are in the chart's top line where the window is wide. A legend that reaches as far begins
+// below them. Returns whether that changed.
+function makeRoom(chart) {
+  const legend = chart.canvas.querySelector("g.legend")?.getBoundingClientRect();
+  const controls = document.querySelector(".st-key-view_bar > :first-child")?.getBoundingClientRect();
+  const isCovered = Boolean(legend && controls && legend.right > controls.left);
+  const wasCovered = chart.root.classList.contains("ss-plot-below");
+  chart.root.classList.toggle("ss-plot-below", isCovered);
+  return isCovered !== wasCovered;
+}
+
 async function draw(chart, Plotly) {
   await react(chart, Plotly);
+  const hasMoved = makeRoom(chart);
   // How many rows the legend takes is known once it is drawn.
   const legend = Math.round(chart.canvas.querySelector("g.legend")?.getBBox().height ?? LEGEND_PX);
-  if (legend === chart.legendPx) return;
+  if (legend === chart.legendPx && !hasMoved) return;
   chart.legendPx = legend;
   await react(chart, Plotly);
 }
@@ -109,7 +121,9 @@ function listen(chart, Plotly) {
     frame = requestAnimationFrame(() => {
       const { width, height } = chart.canvas._fullLayout ?? {};
       if (!chart.root.clientWidth) return;
-      if (width !== chart.root.clientWidth || Math.abs(height - heightFor(chart, chart.head)) > 3) draw(chart, Plotly);
+      const hasMoved = makeRoom(chart);
+      const isSized = width === chart.root.clientWidth && Math.abs(height - heightFor(chart, chart.head)) <= 3;
+      if (hasMoved || !isSized) draw(chart, Plotly);
     });
   };
   // Elements above the chart may grow or shrink, which changes the height left for it.
@@ -117,6 +131,7 @@ function listen(chart, Plotly) {
   chart.resizer.observe(chart.root);
   const page = chart.root.closest("[data-testid=stMainBlockContainer]");
   if (page) chart.resizer.observe(page);
+  for (const control of document.querySelectorAll(".st-key-view_bar > *")) chart.resizer.observe(control);
   chart.onResize = again;
   window.addEventListener("resize", again);
 }
