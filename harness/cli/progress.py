@@ -128,13 +128,12 @@ def progress_line(run: RunSummary) -> str:
         return words.printable(run.status.message)
     total = None if run.settings is None else run.settings.values.max_steps
     step = words.count(run.last_step) + ("" if total is None else f"/{words.count(total)}")
-    memory = run.peak_reserved_bytes or run.peak_allocated_bytes
     parts = [
         f"step {step}",
         f"loss {words.figure(run.loss)}",
         f"{words.milliseconds(run.step_ns)}/step",
         words.rate(run.samples_per_s),
-        f"{words.size(run.allocated_bytes)} (peak {words.size(memory)})",
+        f"{words.size(run.allocated_bytes)} (peak {words.size(run.peak_allocated_bytes)})",
     ]
     if run.status.state is not RunState.RUNNING:
         parts.insert(0, run.status.state.value.replace("_", " "))

@@ -88,7 +88,7 @@ def _line(run: RunEntry) -> tuple[str, ...]:
         words.count(run.steps),
         words.duration(run.step_ns),
         words.count(run.samples_per_s),
-        words.size(run.peak_reserved_bytes or run.peak_allocated_bytes),
+        words.size(run.peak_allocated_bytes),
         words.moment(run.created_unix_ns),
         " ".join(run.tags),
     )

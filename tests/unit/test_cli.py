@@ -173,7 +173,7 @@ def test_list_and_show_tell_the_figures(capsys: pytest.CaptureFixture[str]) -> N
     folder = an_ended_run("mine")
     assert main(["list"]) == 0
     line = capsys.readouterr().out.splitlines()[1]
-    for cell in ("mine", folder.run_id, "finished", "mlp laptop", "20", "2.0 ms"):
+    for cell in ("mine", folder.run_id, "finished", "mlp laptop", "20", "2.0 ms", "14.3 MiB"):
         assert cell in line
     assert main(["show", "mine"]) == 0
     printed = capsys.readouterr().out
