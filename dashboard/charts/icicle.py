@@ -47,6 +47,8 @@ def figure(nodes: Sequence[Node], revision: str, height: int, levels: int = 4) -
         "sort": False,
         "maxdepth": levels,
         "marker": {"colors": [node.color for node in nodes], "line": {"width": 0}},
+        # Plotly's default of 0.7 lets the page through, on which the white text cannot be read.
+        "leaf": {"opacity": 1},
         "pathbar": {"visible": True, "thickness": 20, "side": "top"},
     }
     layout = {

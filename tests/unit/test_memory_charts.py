@@ -198,6 +198,7 @@ def test_modules_are_as_wide_as_what_is_inside_them() -> None:
     assert sizes["blocks.2"] == 17 * MIB
     assert trace["ids"].index("blocks.2") < trace["ids"].index("blocks.10")
     assert set(trace["parents"]) - {""} <= set(trace["ids"])
+    assert trace["leaf"]["opacity"] == 1  # Of a fainter one, white text cannot be read.
 
 
 def test_parts_that_nobody_knows_are_not_offered_and_unknown_is_not_zero() -> None:
