@@ -23,7 +23,13 @@ def an_oom(severity: Severity) -> EventRow:
 
 
 def judged(**evidence: Any) -> MemoryVerdict:
-    nothing: dict[str, Any] = {"pressure": None, "leaks": (), "ooms": (), "recent": (), "is_cpu": False}
+    nothing: dict[str, Any] = {
+        "pressure": None,
+        "leaks": (),
+        "ooms": (),
+        "recent": [a_step(1)],
+        "is_cpu": False,
+    }
     return verdict(MemoryEvidence(**nothing | evidence))
 
 
@@ -36,6 +42,12 @@ def test_a_run_with_free_memory_fits_and_says_how_much_is_free() -> None:
     assert result.state is MemoryState.FITS
     assert "38.0 GiB free" in result.sentence
     assert "leak" not in result.sentence
+
+
+def test_nothing_fits_before_a_step_has_shown_what_it_needs() -> None:
+    result = judged(pressure=CALM, recent=(), is_cpu=True)
+    assert result.state is MemoryState.UNKNOWN
+    assert "No step has finished" in result.sentence
 
 
 def test_that_nothing_leaks_is_claimed_only_after_observing_every_series() -> None:

@@ -110,7 +110,7 @@ def _watch(evidence: MemoryEvidence) -> MemoryVerdict | None:
 
 def _fits(evidence: MemoryEvidence) -> MemoryVerdict | None:
     pressure = evidence.pressure
-    if pressure is None:
+    if pressure is None or not evidence.recent:
         return None
     needed, available = words.size(pressure.needed_bytes), words.size(pressure.available_bytes)
     peaks = [row.peak_allocated_bytes for row in evidence.recent if row.peak_allocated_bytes is not None]
