@@ -15,6 +15,8 @@ EXPANDABLE_SEGMENTS = (
 SEPARATE_BLOCKS = "MALLOC_MMAP_THRESHOLD_=131072"
 
 _SIZE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+# A relative change beyond this, as of a loss that was almost 0, has no digits that mean anything.
+_MOST_RELATIVE = 1_000
 _TIME_UNITS = ((1_000, "ns"), (1_000_000, "µs"), (1_000_000_000, "ms"), (60_000_000_000, "s"))
 
 
@@ -94,11 +96,13 @@ def _three_digits(value: float) -> str:
 
 
 def relative(share: float | None) -> str:
-    """Format a relative change, signed: "+5.1 %", "−12 %", "0 %"."""
+    """Format a relative change, signed: "+5.1 %", "−12 %", "0 %", "> +100,000 %"."""
     if share is None:
         return NOT_AVAILABLE
     if odd := _odd(share):
         return odd
+    if share > _MOST_RELATIVE:
+        return f"> {100 * _MOST_RELATIVE:+,.0f} %"
     digits = 1 if abs(share) < 0.0995 else 0
     text = f"{100 * share:+,.{digits}f} %".replace("-", "−")
     return "0 %" if not any(character in "123456789" for character in text) else text

@@ -85,6 +85,14 @@ def test_missing_is_never_zero() -> None:
     assert texts == {"n/a"}
 
 
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.051, "+5.1 %"), (-0.12, "−12 %"), (0.0001, "0 %"), (999, "+99,900 %"), (5.1e10, "> +100,000 %")],
+)
+def test_a_relative_change_has_no_more_digits_than_it_means(share: float, text: str) -> None:
+    assert words.relative(share) == text
+
+
 def test_counts_figures_rates_and_percentages() -> None:
     assert words.count(20_413) == "20,413"
     assert words.plural(1, "step") == "1 step"
