@@ -17,6 +17,7 @@ from harness.settings.recorded import read_recorded
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.store.series import StepSeries
+from harness.supervisor.origin import script_line
 from harness.supervisor.summary import RunSummary
 from harness.supervisor.timing import apart, read_timing
 
@@ -49,6 +50,7 @@ def read_facts(folder: RunFolder, summary: RunSummary) -> RunFacts:
         duration_s=None,
         profile=None,
         memory=None,
+        script=None if summary.script is None else script_line(summary.script),
     )
     try:
         with LogReader(folder.log) as reader:

@@ -13,9 +13,14 @@ _COMMIT_CHARACTERS = 12
 _LONGEST_VERSION = 80
 
 
+def script_line(origin: ScriptOrigin) -> str:
+    """Return the script and its arguments: "train.py --epochs 3"."""
+    return " ".join([origin.command, *map(shlex.quote, origin.arguments)])
+
+
 def command_line(origin: ScriptOrigin) -> str:
     """Return the command that starts the same run in a shell."""
-    return " ".join(["stepscope", "run", origin.command, *map(shlex.quote, origin.arguments)])
+    return f"stepscope run {script_line(origin)}"
 
 
 def origin_facts(origin: ScriptOrigin) -> list[tuple[str, str]]:

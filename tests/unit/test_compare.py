@@ -85,6 +85,14 @@ def test_a_setting_of_a_script_differs_from_none_and_one_of_the_catalog_that_it_
     }
 
 
+def test_runs_of_two_scripts_or_with_other_arguments_are_not_said_to_have_the_same_settings() -> None:
+    first, second = (some_run(lr, script=f"train.py --lr {lr}") for lr in ("0.1", "0.2"))
+    (row,) = settings_that_differ([first, second])
+    assert row.values == ("train.py --lr 0.1", "train.py --lr 0.2")
+    assert "script train.py --lr 0.1 → train.py --lr 0.2" in compare_pair(first, second).verdict
+    assert settings_that_differ([first, first]) == []
+
+
 @pytest.mark.parametrize(
     ("text", "has_failed"),
     [

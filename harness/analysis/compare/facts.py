@@ -53,6 +53,8 @@ class RunFacts(NamedTuple):
     # The number of samples that all compared runs trained on, and the mean loss of the last of these.
     equal_samples: float | None = None
     equal_loss: float | None = None
+    # The script and its arguments; None for a model of the catalog.
+    script: str | None = None
 
     @property
     def samples_per_step(self) -> float | None:

@@ -31,6 +31,7 @@ _T_95 = 2.447
 _WINDOWS = 8
 _MOST_SETTINGS = 4
 _LONGEST_NAME = 60
+_LONGEST_SCRIPT = 200
 
 
 class PairFigure(NamedTuple):
@@ -96,11 +97,16 @@ def common_figures(runs: Sequence[RunFacts]) -> list[str]:
 
 
 def settings_that_differ(runs: Sequence[RunFacts]) -> list[SettingDifference]:
-    """Return the settings with different values among the runs, in the order of their declarations; those
-    that scripts declared come last. A run of a script has only some of the declared settings of the catalog:
-    those that it lacks are no difference, while a setting of its own is one."""
+    """Return the settings with different values among the runs: the script with its arguments, then settings
+    in the order of their declarations; those that scripts declared come last. A run of a script has only some
+    of the declared settings of the catalog: those that it lacks are no difference, while a setting of its own
+    is one."""
     own = sorted({name for run in runs for name in run.settings} - set(SPECS))
     rows = []
+    scripts = [words.NOT_AVAILABLE if run.script is None else words.printable(run.script) for run in runs]
+    if len(set(scripts)) > 1:
+        shown = (words.clip(script, _LONGEST_SCRIPT) for script in scripts)
+        rows.append(SettingDifference("script", "Script", tuple(shown)))
     for name in (*SPECS, *own):
         values = [run.settings.get(name, _ABSENT) for run in runs]
         compared = [value for value in values if value is not _ABSENT] if name in SPECS else values
