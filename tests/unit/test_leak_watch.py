@@ -41,6 +41,7 @@ class Bench:
         self.hunt_result: HuntResult | None = None
         self.collected = 0
         self.step = 0
+        self.settings_version = 1
         self._garbage_bytes = garbage_bytes
         self._steps_per_reading = steps_per_reading
         self._held = GIB
@@ -68,6 +69,7 @@ class Bench:
             self.step += 1
             self._held += leaked_bytes
             row = a_row(self.step, self._held, 2 * self._held)
+            row = row._replace(settings_version=self.settings_version)
             if self.step % self._steps_per_reading != 1 % self._steps_per_reading:
                 row = row._replace(allocated_bytes=None, peak_allocated_bytes=None)
             self.readings.take([row])
@@ -186,6 +188,28 @@ def test_what_waits_for_a_full_disk_is_no_evidence_of_a_leak() -> None:
     assert bench.collected == 0
     bench.train(500, MIB)
     assert [event.kind for event in bench.events()] == [EventKind.LEAK]
+
+
+def test_a_leak_goes_on_over_an_outage_of_the_log_until_there_is_evidence_that_it_has_ended() -> None:
+    bench = Bench()
+    bench.train(300, MIB)
+    is_behind = True
+    bench.readings.is_behind = lambda: is_behind
+    bench.train(100, MIB)
+    is_behind = False
+    bench.train(20, 0)
+    assert bench.leaks()[-1].verdict == LeakVerdict.LEAK
+    bench.train(300, 0)
+    assert bench.leaks()[-1].verdict == LeakVerdict.STEADY
+    assert [event.kind for event in bench.events()] == [EventKind.LEAK, EventKind.LEAK_CLEARED]
+
+
+def test_after_a_change_of_settings_there_is_no_verdict_yet() -> None:
+    bench = Bench()
+    bench.train(300, MIB)
+    bench.settings_version = 2
+    bench.train(20, MIB)
+    assert bench.leaks()[-1].verdict == LeakVerdict.TOO_EARLY
 
 
 def test_nobody_collects_garbage_in_a_healthy_run() -> None:

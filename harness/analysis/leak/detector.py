@@ -59,6 +59,7 @@ class LeakDetector:
 
     Attributes:
         newest_reading: the newest row with the memory of live tensors; None before the first.
+        settings_version: the version of the settings of the newest row; None before the first.
     """
 
     def __init__(self, *, on_cpu: bool) -> None:
@@ -69,7 +70,7 @@ class LeakDetector:
         self._refill = Refill()
         self._variation = StepVariation()
         self._needs, self._inputs_grow = StepNeeds(), False
-        self._version: int | None = None
+        self.settings_version: int | None = None
         self.newest_reading: StepRow | None = None
         self._newest: StepRow | None = None
         self._is_settled = self._is_recorded = False
@@ -80,8 +81,8 @@ class LeakDetector:
         """Add readings in the order of their steps. Flagged steps are excluded; a change of settings restarts
         the detection, since it may change the baseline."""
         for row in rows:
-            if row.settings_version != self._version:
-                self._version = row.settings_version
+            if row.settings_version != self.settings_version:
+                self.settings_version = row.settings_version
                 self.restart()
             self._newest = row
             if row.allocated_bytes is not None:

@@ -128,6 +128,8 @@ class LeakWatch:
         self._open_leaks: dict[str, LeakRow] = {}
         self._began_steps: dict[str, int] = {}
         self._outages = 0
+        # The version of the settings at the newest of them.
+        self._interrupted_version: int | None = None
 
     def check(self) -> None:
         """Read the host and, every few readings, judge. A job of the sampler."""
@@ -145,7 +147,7 @@ class LeakWatch:
         outages = self._readings.outages
         rows = self._readings.drain()
         if outages != self._outages:
-            self._outages = outages
+            self._outages, self._interrupted_version = outages, self._detector.settings_version
             self._detector.restart()
         self._detector.take(rows, limits)
         if (result := self._hunt_result()) is not None:
@@ -185,6 +187,9 @@ class LeakWatch:
 
     def _is_news(self, row: LeakRow) -> bool:
         reported = self._reported.get(row.series)
+        if row.series in self._open_leaks and row.verdict == LeakVerdict.TOO_EARLY:
+            # Other settings may have ended the leak, an outage of the log has not.
+            return self._detector.settings_version != self._interrupted_version
         if reported is None or reported.verdict != row.verdict:
             return True
         if reported.cause is None and row.cause is not None:
