@@ -83,6 +83,18 @@ def _outermost(
     return [module for module in owners if id(module) not in inner and not isinstance(module, ScriptModels)]
 
 
+def wrapped_by(models: Collection[nn.Module]) -> list[nn.Module]:
+    """Return the modules that `models` only wrap, and those that these do: each has all of the parameters of
+    the module around it, as the network of a diffusion. Torch's own kinds are left out, which other modules
+    of a script are too."""
+    around = list(models)
+    for module in around:  # It grows meanwhile.
+        own = {id(weight) for weight in module.parameters()}
+        inner = [child for child in module.children() if owns_all([child], own)]
+        around += [child for child in inner if not any(child is one for one in around)]
+    return [one for one in around[len(models) :] if not type(one).__module__.startswith("torch.")]
+
+
 def take_alive(models: list[nn.Module]) -> tuple[list[nn.Module], set[type[nn.Module]]]:
     """Empty `models`; return those that the script still has, and the kinds of the others: wrappers that it
     makes for each step."""

@@ -189,7 +189,8 @@ class StepEntries:
         if observation is None or get_ident() != guard.thread or is_compiling():
             return original(model, *inputs, **kwargs)
         if id(model) not in self._model_ids:
-            if not (self.plain.times_ns or (model.training and _is_grad_enabled())):
+            is_within = self.plain.times_ns or observation.autocast.is_calling
+            if not (is_within or (model.training and _is_grad_enabled())):
                 guard.run(observation.untrained_model_called)
             return original(model, *inputs, **kwargs)
         if self._caught.is_waiting:

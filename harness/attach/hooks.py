@@ -21,6 +21,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.hooks import RemovableHandle
 
 from harness.attach.autocast import RegionState, following_regions
+from harness.attach.discovery import wrapped_by
 from harness.attach.entries import StepEntries, UpdateHook
 from harness.attach.graphs import CapturedGraphs
 from harness.attach.passes import OpenIterator
@@ -133,10 +134,12 @@ class Hooks(Closing):
                 hooks[handle.id] = torch.compiler.disable(hook)
 
     def follow(self, models: list[nn.Module]) -> None:
-        """Follow the calls of `models` from now on, and no longer those of every module."""
+        """Follow the calls of `models` from now on, and no longer those of every module. Those of what they
+        wrap are noticed as calls that do not train: a script may draw samples from it."""
         self._discovery.close()
         self._entries.add_models(models)
-        for kind in {type(model) for model in models} - self._classes:
+        wrapped = [] if self._is_opaque else wrapped_by(models)  # Its compiler would trace their stand-ins.
+        for kind in {type(model) for model in (*models, *wrapped)} - self._classes:
             self._classes.add(kind)
             self._replace(kind, "__call__", self._entries.wrap_call)
 

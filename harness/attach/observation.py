@@ -131,6 +131,7 @@ class Observation:
         elif self._untrained_calls.add():
             self.loaders.has_evaluated = True
             self.leave_plain_step()
+            self.tracker.has_evaluated |= self._untrained_calls.are_between_steps
 
     def _mark_evaluation(self) -> None:
         self.tracker.has_evaluated = self.loaders.has_evaluated = True

@@ -35,7 +35,8 @@ class PlainObservation(Observation):
         self.training.has_updated = self.cycle.has_updated
         self.training.read_phase = lambda: plain.oom_phase if plain.times_ns else tracker.oom_phase
         self.training.read_calls = lambda: tracker.calls_without_backward
-        self.training.read_last_event = lambda: tracker.last_ns
+        self._untrained_ns = 0
+        self.training.read_last_event = lambda: max(tracker.last_ns, self._untrained_ns)
         self._timer = steps.timer
         self._deadline_ns = 0
         plain.serve(steps)
@@ -49,6 +50,11 @@ class PlainObservation(Observation):
     def warn(self, label: str, text: str) -> None:
         """Record a warning at the step under way."""
         self._context.warn(label, text)
+
+    def untrained_model_called(self) -> None:
+        """As that of `Observation`. A script that samples for a minute is not stalled."""
+        self._untrained_ns = self._timer.clock_ns()
+        super().untrained_model_called()
 
     def plain_step_ended(self) -> None:
         """All events of a plain step have happened, which is not a quiet one. Raises ScriptStopped where the
