@@ -245,8 +245,13 @@ def test_beyond_the_largest_batch_seen_a_line_is_a_lower_bound() -> None:
     message = explain(some_facts(batch_size=100, peaks=some_peaks((8, 12.0), (40, 44.0)))).counterfactuals
     assert [c.text for c in message][1:] == [
         "Batch 50 would have peaked at at least 54.0 GiB.",
-        "Batch 76 would have peaked at at least 80.0 GiB.",
+        "Any batch above 76 would have peaked at more than 80.0 GiB.",
     ]
+
+
+def test_a_lower_bound_names_no_batch_as_the_largest_where_it_ends_below_the_limit() -> None:
+    message = explain(some_facts(batch_size=100, peaks=some_peaks((8, 12.0), (20, 24.0)))).counterfactuals
+    assert [c.text for c in message][1:] == ["Batch 40 would have peaked at at least 44.0 GiB."]
 
 
 @pytest.mark.parametrize("phase", [OomPhase.DATA, OomPhase.WORKER, OomPhase.BETWEEN])

@@ -153,12 +153,12 @@ def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
         if size > line.largest_measured * _FARTHEST:
             continue
         peak = line.peak_bytes(size)
-        at_least = "at least" if size > line.largest_measured else "about"
-        statements.append(
-            Counterfactual(
-                f"Batch {size:,} would have peaked at {at_least} {words.size(peak)}.", line.basis, peak
-            )
-        )
+        text = f"Batch {size:,} would have peaked at about {words.size(peak)}."
+        if size > line.largest_measured:  # There the line is a lower bound.
+            text = f"Batch {size:,} would have peaked at at least {words.size(peak)}."
+            if limit is not None and peak <= limit < line.peak_bytes(size + 1):
+                text = f"Any batch above {size:,} would have peaked at more than {words.size(limit)}."
+        statements.append(Counterfactual(text, line.basis, peak))
     return statements
 
 
