@@ -1,46 +1,77 @@
-"""Out-of-memory errors in the passes of a script that catches them and goes on."""
+"""Out-of-memory errors of a script that catches them and goes on, and updates that it lets fail."""
 
 from harness import words
 from harness.analysis.oom.error import read_error
 from harness.attach.plain_observation import PlainObservation
+from harness.attach.updates import updates_under_way
 from harness.errors import text_of
 from harness.watch.oom.errors import is_out_of_memory
 
 
 class CaughtMemoryErrors:
-    """Notes that memory ran out in a pass, and warns once the script goes on. Keeps no error: its frames
-    hold the activations of the failed step.
+    """Notes that memory ran out, and warns once the script goes on or ends. Keeps no error: its frames hold
+    the activations of the failed step.
 
     Attributes:
-        is_waiting: whether memory ran out in a pass since the newest call of a model in a step that is not
-            plain.
+        is_waiting: whether memory ran out since the newest call of a model in a step that is not plain.
     """
 
     def __init__(self) -> None:
         self.is_waiting = False
-        self._pass_name = ""
+        self._place = ""
         self._requested_bytes: int | None = None
         self._recorded: set[str] = set()
 
-    def failed(self, error: BaseException, pass_name: str) -> None:
-        """The pass `pass_name`, such as "forward pass", raised `error`, which the script may catch."""
+    def failed(self, error: BaseException, place: str) -> None:
+        """`place`, such as "the forward pass", raised `error`, which the script may catch."""
         if not self.is_waiting and is_out_of_memory(error):
-            self.is_waiting, self._pass_name = True, pass_name
+            self.is_waiting, self._place = True, place
             self._requested_bytes = read_error(text_of(error)).requested_bytes
 
     def went_on(self, observation: PlainObservation) -> None:
         """The script calls a model again. The peak of the step is that of the attempt that succeeds."""
         self.is_waiting = False
         observation.steps.memory.restart(1)
-        if self._pass_name in self._recorded:
+        self._record(
+            observation, "caught the error and went on", " Later ones of this kind are not recorded."
+        )
+
+    def ended(self, observation: PlainObservation, error: BaseException | None) -> None:
+        """The script has ended, by `error` if there was one: that of the memory has a report."""
+        if self.is_waiting and not (error is not None and is_out_of_memory(error)):
+            self.is_waiting = False
+            self._record(observation, "caught the error", "")
+
+    def check_update(self, observation: PlainObservation) -> None:
+        """The script goes on, and an update has not ended: unless this call is a part of it, as by its
+        closure, it has failed. Its error is not known: torch calls no hook for one."""
+        if any(updates_under_way()):
             return
-        self._recorded.add(self._pass_name)
+        observation.leave_plain_step()
+        observation.tracker.is_updating = False
+        if not self._may_record("update"):
+            return
+        step = words.count(observation.under_way.number)
+        observation.warn(
+            "update failed, caught",
+            f"The optimizer's update of step {step} did not finish: the script caught its error and went on. "
+            "Weights and the optimizer's state may be updated in part. Later ones are not recorded.",
+        )
+
+    def _record(self, observation: PlainObservation, reaction: str, note: str) -> None:
+        if not self._may_record(self._place):
+            return
         requested = self._requested_bytes
         size = "" if requested is None else f" The request was for {words.size(requested)}."
         step = words.count(observation.under_way.number)
-        where = "at" if self._pass_name == "evaluation" else "of"
+        where = "of" if self._place.endswith("pass") else "at"
         observation.warn(
             "out of memory, caught",
-            f"Memory ran out in the {self._pass_name} {where} step {step}; the script caught the error and "
-            f"went on.{size} Later ones of this kind are not recorded.",
+            f"Memory ran out in {self._place} {where} step {step}; the script {reaction}.{size}{note}",
         )
+
+    def _may_record(self, kind: str) -> bool:
+        if kind in self._recorded:
+            return False
+        self._recorded.add(kind)
+        return True

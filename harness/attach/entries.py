@@ -9,11 +9,9 @@ The events of a step, in order: `next_batch`, `call` of the model, `backward`, a
 the update, which ends the step. `harness.attach.iterators` has the batches of plain steps.
 """
 
-import sys
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from threading import get_ident
-from types import FrameType
 from typing import Any
 
 import torch
@@ -35,14 +33,12 @@ from harness.attach.numbering import (
 from harness.attach.passes import LoaderPass
 from harness.attach.plain_observation import PlainObservation
 from harness.attach.plain_step import PlainStep
+from harness.attach.updates import updates_under_way
 from harness.watch.rank_waits import NO_WAITS
 
 UpdateHook = Callable[[torch.optim.Optimizer, Any, Any], None]
 _is_grad_enabled = torch.is_grad_enabled
 _NO_BACKWARD = -1
-# Of torch's function around every `step`, which calls the hooks. Once a class and its base class have one
-# each, a `step` that calls that of the base class calls them twice.
-_STEP_CODE = torch.optim.Optimizer.profile_hook_step(torch.optim.Optimizer.step).__code__
 
 
 class StepEntries:
@@ -104,12 +100,14 @@ class StepEntries:
         observation, guard = self.observation, self.guard
         if observation is None or get_ident() != guard.thread:
             return self._early.early_batch(batches)
+        if observation.is_in_update:
+            guard.run(self._caught.check_update, observation)
         calls = observation.calls
         guard.run(observation.batch_requested, batches)
         try:
             batch = next(batches) if calls.next_batch is calls.own_next_batch else calls.fetch(batches)
         except BaseException as error:
-            self.batch_missed(batches, has_failed=not isinstance(error, StopIteration))
+            self.batch_missed(batches, None if isinstance(error, StopIteration) else error)
             raise
         self.arrived(batches, batch)
         return batch
@@ -124,11 +122,13 @@ class StepEntries:
                 samples = self.count_samples(batches, batch) if drawn is None else len(drawn[-1])
                 self.guard.run(observation.batch_arrived, samples, batches)
 
-    def batch_missed(self, batches: LoaderPass, *, has_failed: bool) -> None:
-        """The next batch raised an error, or there is none."""
+    def batch_missed(self, batches: LoaderPass, error: BaseException | None = None) -> None:
+        """The next batch raised `error`; None: there is none."""
         if (observation := self.observation) is not None:
             self.guard.run(observation.loaders.ended, batches)
-            self.guard.run(observation.batch_missed, has_failed)
+            self.guard.run(observation.batch_missed, error is not None)
+        if error is not None:
+            self.guard.run(self._caught.failed, error, "data loading")
 
     def count_samples(self, batches: LoaderPass, batch: Any) -> int | None:
         """Return the number of samples in a batch; None: unknown."""
@@ -171,7 +171,7 @@ class StepEntries:
                 else:  # As nearly always, and without further tuples and frames of C.
                     output = original(model, inputs[0])
             except (RuntimeError, MemoryError) as error:
-                guard.run(self._caught.failed, error, "forward pass")
+                guard.run(self._caught.failed, error, "the forward pass")
                 raise
             if len(times_ns) == CALLED:
                 times_ns.append(plain.now())
@@ -195,6 +195,8 @@ class StepEntries:
             return original(model, *inputs, **kwargs)
         if self._caught.is_waiting:
             guard.run(self._caught.went_on, observation)
+        if observation.is_in_update:
+            guard.run(self._caught.check_update, observation)
         guard.run(observation.forward_began, model, inputs or tuple(kwargs.values()))
         autocast, calls = observation.autocast, observation.calls
         try:
@@ -208,7 +210,7 @@ class StepEntries:
                     autocast.is_calling = False
         except (RuntimeError, MemoryError) as error:
             is_training = model.training and _is_grad_enabled()
-            guard.run(self._caught.failed, error, "forward pass" if is_training else "evaluation")
+            guard.run(self._caught.failed, error, "the forward pass" if is_training else "the evaluation")
             raise
         self._returned()
         return output
@@ -282,7 +284,7 @@ class StepEntries:
         return None
 
     def _gradients_failed(self, error: BaseException) -> None:
-        self.guard.run(self._caught.failed, error, "backward pass")
+        self.guard.run(self._caught.failed, error, "the backward pass")
         if (observation := self.observation) is not None:
             self.guard.run(observation.backward_failed)
 
@@ -354,20 +356,21 @@ class StepEntries:
 
         return update_ended
 
+    def script_ended(self, error: BaseException | None) -> None:
+        """The script has ended, by `error` if there was one."""
+        if self.observation is not None:
+            self._caught.ended(self.observation, error)
+
     def _is_within_update(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether the update that begins is a part of another one of `optimizer`, as where its `step`
         calls that of its base class."""
-        observation, is_plain = self.observation, len(self.plain.times_ns) == UPDATE_BEGAN
-        if observation is None or not (is_plain or observation.tracker.is_updating):
+        observation = self.observation
+        if observation is None or not observation.is_in_update:
             return False
-        frame: FrameType | None = sys._getframe()
-        updates = 0
-        while frame is not None and updates < 2:
-            updates += frame.f_code is _STEP_CODE and frame.f_locals.get("self") is optimizer
-            frame = frame.f_back
-        if is_plain and updates == 2:
+        is_within = sum(one is optimizer for one in updates_under_way()) > 1
+        if is_within:
             self.guard.run(observation.leave_plain_step)
-        return updates == 2
+        return is_within
 
     def _waits_for_this_thread(self) -> bool:
         """Return whether the followed thread waits for gradients that the calling one computes: autograd has

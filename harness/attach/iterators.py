@@ -24,8 +24,8 @@ class BatchEvents(Protocol):
         """A batch arrived within a step that turned out not to be plain."""
         ...
 
-    def batch_missed(self, batches: LoaderPass, *, has_failed: bool) -> None:
-        """The next batch of a plain step raised an error, or there is none."""
+    def batch_missed(self, batches: LoaderPass, error: BaseException | None = None) -> None:
+        """The next batch of a plain step raised `error`; None: there is none."""
         ...
 
     def count_samples(self, batches: LoaderPass, batch: Any) -> int | None:
@@ -78,10 +78,10 @@ def _until_an_error(
                 batch = next(batches.batches)
             except StopIteration:
                 batches.is_over = True
-                events.batch_missed(batches, has_failed=False)
+                events.batch_missed(batches)
                 return
-            except BaseException:
-                events.batch_missed(batches, has_failed=True)
+            except BaseException as error:
+                events.batch_missed(batches, error)
                 raise
             if len(times_ns) == 1:
                 times_ns.append(plain.now())
