@@ -90,6 +90,15 @@ def test_a_leak_goes_before_fewer_bytes_in_pieces() -> None:
     assert explain(some_facts(**pieces, leak=small)).verdict is OomVerdict.FRAGMENTATION
 
 
+def test_the_parts_of_a_limit_are_said_once() -> None:
+    report = explain(some_facts(**GROUNDS[OomVerdict.CAP], **GROUNDS[OomVerdict.FIRST_UPDATE]))
+    assert report.verdict is OomVerdict.CAP
+    assert report.evidence[-1] == (
+        "Also: The optimizer allocates its state in its first step, and it did not fit in addition to "
+        "weights and gradients."
+    )
+
+
 def test_the_line_that_the_hunt_found_is_in_the_report() -> None:
     hunted = LEAK._replace(hunt="10 steps kept 2.50 MiB in 10 blocks allocated at train.py:8 step.")
     report = explain(some_facts(leak=hunted))

@@ -227,10 +227,12 @@ def _huge_request(facts: OomFacts) -> str | None:
 def _first_update(facts: OomFacts) -> str | None:
     if facts.asked.phase is not OomPhase.OPTIMIZER or not facts.is_first_update:
         return None
-    return (
+    text = (
         "The optimizer allocates its state in its first step, and it did not fit in addition to weights and "
-        f"gradients: {_allocated_and_requested(facts)}"
+        "gradients"
     )
+    # The sentence on a limit has the parts.
+    return f"{text}." if hits_limit(facts) else f"{text}: {_allocated_and_requested(facts)}"
 
 
 _NOT_FULL: tuple[tuple[OomVerdict, Callable[[OomFacts], str | None]], ...] = (
