@@ -1,6 +1,8 @@
 """Test what a run's own log says about the time before it ran out of memory."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,15 @@ def test_settings_that_a_script_does_not_have_say_nothing_against_its_peaks(path
     text = read_history(written(path, [1] * 5 + [2] * 4, rows), 10, with_batch(16), on_cpu=False)
     assert text.peaks == (BatchPeak(8, 5, 3), BatchPeak(16, 9, 4))
     assert text.names == frozenset({"amp", "batch_size"})
+
+
+def test_the_first_step_with_another_loader_is_none_of_the_batch_size_before(path: Path) -> None:
+    rows: list[Row] = [of_a_script(1, 0, batch_size=8), of_a_script(2, 7, batch_size=16)]
+    written(path, [1] * 6 + [2] * 4, rows)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE steps SET samples = CASE WHEN step < 6 THEN 8 ELSE 16 END")
+    peaks = read_history(path, 11, with_batch(16), on_cpu=False).peaks
+    assert peaks == (BatchPeak(8, 5, 3), BatchPeak(16, 10, 4))
 
 
 def test_a_script_without_a_batch_size_has_no_peaks_by_batch(path: Path) -> None:
