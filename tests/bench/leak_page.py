@@ -23,11 +23,11 @@ at that moment.
 
 The real runs are processes of 20 s each with one torch thread. They are not held out: earlier rounds of the
 same list showed errors of the detector, which were then corrected. If losses are kept with their graphs, or
-the heap fills with holes, malloc manages so many small blocks that its statistics are read rarely; such a run
-may end before it has the 96 readings required for a verdict. If steps differ in size, as with batches of
-varying length, a verdict requires 384 readings, except for the live tensors of a GPU, which are counted
-exactly. Steps differ by their samples or tokens, or by the memory at the end of the forward pass; where that
-is not measured, by their peaks.
+the heap fills with holes, malloc manages so many small blocks that its statistics are read rarely: until
+there are the 96 readings required for a verdict, the memory of the whole process is judged in place of live
+tensors. If steps differ in size, as with batches of varying length, a verdict requires 384 readings, except
+for the live tensors of a GPU, which are counted exactly. Steps differ by their samples or tokens, or by the
+memory at the end of the forward pass; where that is not measured, by their peaks.
 
 There is no verdict "leak" while transient memory grows, as with growing inputs, unless it is a copy of what
 is retained (`x = torch.cat([x, …])`), or while the forward pass on the CPU needs a third more than at first,

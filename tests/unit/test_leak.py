@@ -135,7 +135,9 @@ def test_a_leak_on_the_host_is_told_beside_a_slower_one_of_tensors() -> None:
     rows = (
         a_row(step, GIB + step * 16_384, rss=3 * GIB + step * (MIB + 16_384)) for step in range(1, STEPS + 1)
     )
-    assert leaking(verdicts(rows, on_cpu=True)) == {LeakSeries.ALLOCATED, LeakSeries.HOST}
+    result = verdicts(rows, on_cpu=True)
+    assert leaking(result) == {LeakSeries.ALLOCATED, LeakSeries.HOST}
+    assert (result[LeakSeries.HOST].cause or "").startswith("The process grows more than its live tensors:")
 
 
 def test_of_a_list_of_floats_the_part_outside_the_heap_is_named_too() -> None:
@@ -315,3 +317,33 @@ def test_steps_of_which_no_peak_was_caught_do_not_make_steps_differ() -> None:
     rows = [a_row(step, reserved=2 * GIB + step * MIB) for step in range(1, STEPS)]
     caught = (row._replace(peak_allocated_bytes=GIB + chance.randrange(2) * 2 * MIB) for row in rows)
     assert (first_call(caught) or STEPS) < LEAST_WHERE_STEPS_DIFFER
+
+
+def read_rarely(rows: Iterable[StepRow]) -> list[StepRow]:
+    """Rows of which one in ten has the memory of live tensors, as where malloc has very many blocks."""
+    return [
+        row if row.step % 10 == 0 else row._replace(allocated_bytes=None, peak_allocated_bytes=None)
+        for row in rows
+    ]
+
+
+def test_a_heap_that_is_rarely_read_is_judged_by_the_memory_of_the_process() -> None:
+    rows = read_rarely(a_row(step, GIB + step * MIB, rss=3 * GIB + step * MIB) for step in range(1, STEPS))
+    result = verdicts(rows, on_cpu=True)
+    leak = result[LeakSeries.ALLOCATED]
+    assert leaking(result) == {LeakSeries.ALLOCATED}
+    assert leak.message.startswith("The memory of the process has grown by 1.00 MiB per step")
+    assert leak.cause is not None
+    assert leak.cause.startswith("The heap has so many blocks")
+
+
+def test_a_heap_that_is_rarely_read_and_a_process_that_does_not_grow_have_no_verdict() -> None:
+    rows = read_rarely(a_row(step) for step in range(1, STEPS))
+    result = verdicts(rows, on_cpu=True)
+    assert result[LeakSeries.ALLOCATED].verdict == LeakVerdict.TOO_EARLY
+
+
+def test_live_memory_is_judged_by_itself_once_it_has_enough_readings() -> None:
+    rows = read_rarely(a_row(step, rss=3 * GIB + step * MIB) for step in range(1, 12 * STEPS))
+    result = verdicts(rows, on_cpu=True)
+    assert result[LeakSeries.ALLOCATED].verdict == LeakVerdict.STEADY

@@ -10,6 +10,7 @@ import pytest
 from harness.analysis.leak.detector import LeakDetector
 from harness.analysis.leak.headroom import Limits
 from harness.analysis.leak.wording import BESIDE_TENSORS
+from harness.device.protocol import AllocatorReading
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import EventKind, EventRow, Severity, StepRow
 from harness.store.inserts import Row
@@ -18,12 +19,15 @@ from harness.watch.guard import FailureGuard
 from harness.watch.jobs.leaks import (
     EARLY_READS,
     EARLY_READS_PER_JUDGMENT,
+    READ_PERIOD_S,
     READS_PER_JUDGMENT,
+    HeapGauge,
     HostReading,
     LeakWatch,
     Readings,
     WorkersGauge,
 )
+from harness.watch.memory import MOST_SHARE
 from harness.watch.tee import tee
 from tests.leak_factories import GIB, MIB, a_row
 from tests.train_factories import raising
@@ -342,3 +346,20 @@ def test_what_still_grows_when_the_first_is_taken_back_has_the_warning() -> None
     text.judge(300, (LeakSeries.ALLOCATED, LeakVerdict.LEAK, 6))
     text.judge(400, (LeakSeries.ALLOCATED, LeakVerdict.STEADY, 6), (LeakSeries.HOST, LeakVerdict.LEAK, 6))
     assert text.warnings == ["leak", "host leak"]
+
+
+def test_a_heap_of_which_a_reading_takes_long_is_read_less_often() -> None:
+    now_s, reads = 0.0, 0
+
+    def read() -> AllocatorReading:
+        nonlocal now_s, reads
+        now_s += 0.02
+        reads += 1
+        return AllocatorReading.unknown()
+
+    gauge = HeapGauge(read, lambda: now_s)
+    seconds = 60
+    readings = [gauge.read() for _ in range(int(seconds / READ_PERIOD_S))]
+    assert sum(one is not None for one in readings) == reads
+    assert 20 <= reads <= 30
+    assert now_s <= 1.1 * MOST_SHARE * seconds

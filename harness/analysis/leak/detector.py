@@ -31,6 +31,9 @@ MOST = 0.5
 # leaves other holes, so the rise of a healthy run lasts longer.
 LEAST_WHERE_STEPS_DIFFER = 4 * LEAST_FOR_LEAK
 
+# Live memory is read rarely if that of the process, in microseconds, was read so many times as often.
+RARELY = 2
+
 # Before the verdict "leak" the steps until memory runs out are stated up to this multiple of those analyzed.
 NEAR = 4
 
@@ -66,6 +69,8 @@ class LeakDetector:
         """`on_cpu`: tensors are on the heap of the process, so its RSS includes them."""
         self._on_cpu = on_cpu
         self._judges = {series: GrowthJudge() for series in LeakSeries}
+        # The whole process, see `_with_process`.
+        self._process, self._judges_process = GrowthJudge(), False
         self._headroom = Headroom(on_cpu=on_cpu)
         self._refill = Refill()
         self._variation = StepVariation()
@@ -95,6 +100,7 @@ class LeakDetector:
                 # The profiler retains memory of its own, which is no leak of the run.
                 self._is_recorded = False
                 self._judges[LeakSeries.HOST].restart()
+                self._process.restart()
             self._headroom.take(row)
             # On the CPU peaks are sampled: without a sample a short step's peak is its allocated memory.
             transient = _less(row.peak_allocated_bytes, row.allocated_bytes)
@@ -104,6 +110,7 @@ class LeakDetector:
             allocated, reserved, rss = row.allocated_bytes, row.reserved_bytes, row.rss_bytes
             self._add(LeakSeries.ALLOCATED, row.step, allocated)
             if self._on_cpu:
+                self._process.add(row.step, rss)
                 self._is_heap_measured = self._is_heap_measured or allocated is not None
                 outside = _less(rss, allocated) if self._is_heap_measured else rss
                 self._add(LeakSeries.HOST, row.step, outside)
@@ -129,6 +136,8 @@ class LeakDetector:
             return
         self._host_step = step
         self._add(LeakSeries.WORKERS, step, workers_rss_bytes)
+        if heap_free_bytes is None:  # On a GPU, or not read this time.
+            return
         self._headroom.take_heap(heap_free_bytes, cap_left_bytes, data_bytes)
         self._variation.take_forward_ends(forward_end_bytes)
         if forward_end_bytes:
@@ -152,6 +161,7 @@ class LeakDetector:
             series: self._after_warm_up(series, judge.judge(LEAST_FOR_LEAK if series in exact else least))
             for series, judge in self._judges.items()
         }
+        judgments[LeakSeries.ALLOCATED] = self._with_process(judgments, least)
         before = judgments
         judgments = {series: self._needs.without_growth(series, one) for series, one in judgments.items()}
         self._inputs_grow = any(
@@ -177,12 +187,23 @@ class LeakDetector:
             if self._judges[series].samples or (series is LeakSeries.ALLOCATED)
         ]
 
+    def _with_process(self, judgments: dict[LeakSeries, Judgment], least: int) -> Judgment:
+        """Return the verdict on live memory, or that on the memory of the process where this has grown, not
+        by holes, and live memory was read too rarely to say so: on the CPU a reading takes long where malloc
+        has many blocks, as of what each step leaves behind."""
+        live, holes = judgments[LeakSeries.ALLOCATED], judgments[LeakSeries.FRAGMENTATION]
+        own, process = self._judges[LeakSeries.ALLOCATED].samples, self._process
+        is_rare = self._is_heap_measured and own < least and process.samples >= RARELY * own
+        judgment = process.judge(least) if is_rare else live
+        self._judges_process = is_rare and judgment.verdict in RISING and not _explains(holes, judgment)
+        return judgment if self._judges_process else live
+
     def _add(self, series: LeakSeries, step: int, value: int | None) -> None:
         self._judges[series].add(step, value)
 
     def restart(self) -> None:
         """Discard all readings: the baseline may have changed."""
-        for judge in self._judges.values():
+        for judge in (*self._judges.values(), self._process):
             judge.restart()
         self._headroom.restart()
         self._refill.restart()
@@ -235,6 +256,7 @@ class LeakDetector:
             self._inputs_grow and judgment.verdict is LeakVerdict.WATCH,
             outside_slope,
             allocated,
+            is_process=series is LeakSeries.ALLOCATED and self._judges_process,
         )
         return LeakRow(
             t_ns=t_ns,

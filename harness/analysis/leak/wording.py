@@ -18,10 +18,17 @@ _CPU_NAMES = _GPU_NAMES | {
     LeakSeries.FRAGMENTATION: "free memory in the heap that is not returned to the system",
     LeakSeries.HOST: "the process's memory outside the heap's live objects",
 }
+_PROCESS = "the memory of the process"
 # The cause of growth of live memory on the CPU if a hunt found no tensors that explain it.
 BESIDE_TENSORS = (
     "The heap grows, live tensors of torch do not: usually NumPy arrays, bytes, large lists or a library's "
     "memory that is appended and never removed, such as a cache, decoded samples or records of each step."
+)
+_ONLY_THE_PROCESS = "Live tensors do not grow, the process does"
+# Said where the whole process is judged in place of live memory.
+MANY_BLOCKS = (
+    "The heap has so many blocks that live memory is rarely read: usually outputs, losses, gradients or "
+    "records of each step in a list that only grows."
 )
 # Growth outside the CPU's heap is named beside that within from this share of it on.
 LEAST_OUTSIDE = 0.5
@@ -35,7 +42,7 @@ class VerdictContext(NamedTuple):
     `required` the number of readings for the verdict "leak". `inputs_grow` is whether that verdict was
     replaced because steps need more and more memory. `outside_slope` is the least growth of the process
     outside the CPU's heap, in bytes per step, if that rises too. `allocated` is the verdict on live
-    memory."""
+    memory. `is_process` is whether the whole process was judged in its place."""
 
     series: LeakSeries
     judgment: Judgment
@@ -47,10 +54,13 @@ class VerdictContext(NamedTuple):
     inputs_grow: bool = False
     outside_slope: float | None = None
     allocated: LeakVerdict = LeakVerdict.TOO_EARLY
+    is_process: bool = False
 
     @property
     def name(self) -> str:
         """The series in words."""
+        if self.is_process:
+            return _PROCESS
         return (_CPU_NAMES if self.on_cpu else _GPU_NAMES)[self.series]
 
     @property
@@ -103,7 +113,8 @@ def no_site(why: str) -> str:
 
 def growth(row: LeakRow, on_cpu: bool) -> str:
     """Return the verdict in `row` as a sentence in the past tense."""
-    name = (_CPU_NAMES if on_cpu else _GPU_NAMES)[LeakSeries(row.series)]
+    is_process = row.cause == MANY_BLOCKS
+    name = _PROCESS if is_process else (_CPU_NAMES if on_cpu else _GPU_NAMES)[LeakSeries(row.series)]
     return (
         f"{name[0].upper()}{name[1:]} had grown by {words.size(row.bytes_per_step)} per step since step "
         f"{words.count(row.since_step)}."
@@ -170,9 +181,11 @@ def cause(context: VerdictContext, rising: set[LeakSeries], newest: StepRow) -> 
         case LeakSeries.FRAGMENTATION:
             return _fragmentation_cause(context)
         case LeakSeries.HOST:
+            is_beside = context.allocated in RISING
+            begin = "The process grows more than its live tensors" if is_beside else _ONLY_THE_PROCESS
             return (
-                "Live tensors do not grow, the process does: usually Python objects that are appended and "
-                "never removed, such as log lines, records of each step or decoded samples."
+                f"{begin}: usually Python objects that are appended and never removed, such as log lines, "
+                "records of each step or decoded samples."
             )
         case LeakSeries.ALLOCATED:
             return _tensor_cause(context, rising, newest)
@@ -208,6 +221,8 @@ def _beside_holes(context: VerdictContext) -> str:
 
 
 def _tensor_cause(context: VerdictContext, rising: set[LeakSeries], newest: StepRow) -> str | None:
+    if context.is_process:
+        return MANY_BLOCKS
     slope = context.judgment.trend.slope if context.judgment.trend else 0.0
     if not context.on_cpu and slope <= _SMALL_BYTES and LeakSeries.HOST in rising:
         return (
