@@ -337,10 +337,15 @@ def test_a_heap_that_is_rarely_read_is_judged_by_the_memory_of_the_process() -> 
     assert leak.cause.startswith("The heap has so many blocks")
 
 
-def test_a_heap_that_is_rarely_read_and_a_process_that_does_not_grow_have_no_verdict() -> None:
-    rows = read_rarely(a_row(step) for step in range(1, STEPS))
-    result = verdicts(rows, on_cpu=True)
-    assert result[LeakSeries.ALLOCATED].verdict == LeakVerdict.TOO_EARLY
+def test_a_leak_of_the_process_is_taken_back_once_it_does_not_grow() -> None:
+    """As of a buffer that is full."""
+    rows = read_rarely(
+        a_row(step, GIB + min(step, STEPS) * MIB, rss=3 * GIB + min(step, STEPS) * MIB)
+        for step in range(1, 2 * STEPS)
+    )
+    judged = verdicts(rows, on_cpu=True)[LeakSeries.ALLOCATED]
+    assert judged.verdict == LeakVerdict.STEADY
+    assert judged.message.startswith("The memory of the process shows no lasting growth")
 
 
 def test_live_memory_is_judged_by_itself_once_it_has_enough_readings() -> None:

@@ -150,7 +150,7 @@ def test_a_leak_that_stands_is_told_and_one_taken_back_is_not(path: Path) -> Non
     ]
     leak = read_history(written(path, [1] * 5, rows), 6, SETTINGS, on_cpu=False).leak
     assert leak is not None
-    assert (leak.series, leak.since_step, leak.leaked_bytes) == ("allocated", 1, 12)
+    assert (leak.series, leak.since_step, leak.leaked_bytes) == ("allocated", 1, 112)
     assert leak.message == "Memory in live tensors had grown by 2 B per step since step 1."
     assert leak.hunt is None
 
@@ -232,3 +232,19 @@ def test_the_usual_cause_stays_with_the_leak_unless_the_hunt_says_it() -> None:
     hunted = leak_sign([row], [hunt], 100, on_cpu=True)
     assert hunted is not None
     assert (hunted.cause, hunted.hunt) == (None, "It grew by 8.")
+
+
+def test_of_two_leaks_the_larger_one_is_blamed() -> None:
+    small = a_leak(LeakSeries.ALLOCATED, LeakVerdict.LEAK, "It grows.")
+    large = a_leak(LeakSeries.HOST, LeakVerdict.LEAK, "It grows.")._replace(bytes_per_step=50.0)
+    sign = leak_sign([small, large], [], 100, on_cpu=True)
+    assert sign is not None
+    assert (sign.series, sign.leaked_bytes) == (LeakSeries.HOST, 100 + 50 * 99)
+
+
+def test_a_leak_has_leaked_since_its_growth_began() -> None:
+    early = a_leak(LeakSeries.ALLOCATED, LeakVerdict.LEAK, "It grows.")._replace(step=41)
+    newer_half = early._replace(step=81, since_step=40, bytes_per_step=2.0)
+    sign = leak_sign([early, newer_half], [], 101, on_cpu=True)
+    assert sign is not None
+    assert (sign.since_step, sign.leaked_bytes) == (1, 100 + 2 * 60)

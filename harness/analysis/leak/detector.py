@@ -188,14 +188,14 @@ class LeakDetector:
         ]
 
     def _with_process(self, judgments: dict[LeakSeries, Judgment], least: int) -> Judgment:
-        """Return the verdict on live memory, or that on the memory of the process where this has grown, not
-        by holes, and live memory was read too rarely to say so: on the CPU a reading takes long where malloc
-        has many blocks, as of what each step leaves behind."""
+        """Return the verdict on live memory, or that on the memory of the process where live memory was read
+        too rarely: on the CPU a reading takes long where malloc has many blocks, as of what each step leaves
+        behind. Growth that holes explain is none of live memory."""
         live, holes = judgments[LeakSeries.ALLOCATED], judgments[LeakSeries.FRAGMENTATION]
         own, process = self._judges[LeakSeries.ALLOCATED].samples, self._process
         is_rare = self._is_heap_measured and own < least and process.samples >= RARELY * own
         judgment = process.judge(least) if is_rare else live
-        self._judges_process = is_rare and judgment.verdict in RISING and not _explains(holes, judgment)
+        self._judges_process = is_rare and judgment.trend is not None and not _explains(holes, judgment)
         return judgment if self._judges_process else live
 
     def _add(self, series: LeakSeries, step: int, value: int | None) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.analysis.leak import wording
-from harness.analysis.leak.growth import CALM
+from harness.analysis.leak.growth import CALM, RISING
 from harness.analysis.oom.report import BatchPeak, LeakSign, RecentChange, RecentStep
 from harness.analysis.recent_change import recent_change
 from harness.analysis.shortage import sentences_on_shortage
@@ -106,45 +106,61 @@ def batch_peaks(
 
 
 def leak_sign(leaks: list[LeakRow], snapshots: list[SnapshotRow], step: int, on_cpu: bool) -> LeakSign | None:
-    """Return the current leak as of `step`, preferably of live tensors; without one, the series under watch.
+    """Return the current leak as of `step`, of several the largest; without one, the largest growth under
+    watch.
 
     A change of settings restarts the detector, which clears no leak. Growth outside the device, such as in
     the loader's workers, cannot be the reason for its out-of-memory error.
     """
     called: dict[str, LeakRow] = {}
     watched: dict[str, LeakRow] = {}
+    began: dict[str, LeakRow] = {}
     for row in leaks:
         if row.verdict == LeakVerdict.LEAK:
             called[row.series] = row
         elif row.verdict in CALM:
             called.pop(row.series, None)
+            began.pop(row.series, None)
         if row.verdict == LeakVerdict.WATCH:
             watched[row.series] = row
         else:
             watched.pop(row.series, None)
+        # The newer half of the history may be the clearer evidence of a growth that began long before.
+        if row.verdict in RISING and row.since_step <= began.get(row.series, row).since_step:
+            began[row.series] = row
     order = _SERIES_ON_CPU if on_cpu else _SERIES_ON_GPU
-    candidates = [group[series] for group in (called, watched) for series in order if series in group]
-    if not candidates:
-        return None
-    first = candidates[0]
-    slope = first.bytes_per_step
+    for group in (called, watched):
+        signs = [
+            _sign(group[series], began[series], snapshots, step, on_cpu, is_certain=group is called)
+            for series in order
+            if series in group
+        ]
+        if signs:
+            return max(signs, key=lambda sign: sign.leaked_bytes or 0)
+    return None
+
+
+def _sign(
+    row: LeakRow, began: LeakRow, snapshots: list[SnapshotRow], step: int, on_cpu: bool, *, is_certain: bool
+) -> LeakSign:
+    """Return the sign of the newest verdict on a series, `row`; `began` is that on the beginning of its
+    growth."""
+    slope = row.bytes_per_step
     if slope is None or not math.isfinite(slope):
-        is_certain = first.series in called
-        return LeakSign(first.series, first.message, None, is_certain=is_certain, cause=first.cause)
-    leaked_bytes = round(slope * max(0, step - first.since_step))
-    hunts = [s.message for s in snapshots if s.reason == SnapshotReason.LEAK and s.step >= first.since_step]
-    is_hunted = first.series == LeakSeries.ALLOCATED and bool(hunts)
+        return LeakSign(row.series, row.message, None, is_certain=is_certain, cause=row.cause)
+    hunts = [s.message for s in snapshots if s.reason == SnapshotReason.LEAK and s.step >= row.since_step]
+    is_hunted = row.series == LeakSeries.ALLOCATED and bool(hunts)
     # That cause is the result of the hunt, which says it with figures.
-    is_said_by_hunt = is_hunted and first.cause == wording.BESIDE_TENSORS
+    is_said_by_hunt = is_hunted and row.cause == wording.BESIDE_TENSORS
     return LeakSign(
-        series=first.series,
-        message=wording.growth(first, on_cpu),
+        series=row.series,
+        message=wording.growth(row, on_cpu),
         bytes_per_step=slope,
-        since_step=first.since_step,
-        leaked_bytes=leaked_bytes,
+        since_step=began.since_step,
+        leaked_bytes=round((began.risen_bytes or 0) + slope * max(0, step - began.step)),
         hunt=hunts[-1] if is_hunted else None,
-        is_certain=first.series in called,
-        cause=None if is_said_by_hunt else first.cause,
+        is_certain=is_certain,
+        cause=None if is_said_by_hunt else row.cause,
     )
 
 
