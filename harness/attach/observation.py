@@ -304,8 +304,11 @@ class Observation:
         """The script has ended: write down what it did after its last step."""
         self.leave_plain_step()
         self.missed.close()
+        passes = self.loaders.recent  # They keep a loader that the script has no longer.
         if self.manual is not None and self.manual.has_gradients:
             self._record_step()
+        elif passes and self.under_way.has_trained and not self.tracker.has_evaluated:
+            self._record_news(self.step - 1)  # It may be the first step with another loader.
         if self.tracker.has_evaluated:
             self.tracker.leave_out()
         self._evaluations.add(self.tracker.evaluation_ns, self.step)
@@ -379,11 +382,9 @@ class Observation:
 
     def _record_news(self, step: int) -> None:
         """Write down what became known of the script's loader and autocast after `step`."""
-        switches = self._switches
-        is_ended_by_evaluation = (
-            self.manual is not None and self.loaders.has_evaluated and self.loaders.has_fed
-        )
-        earlier = self.loaders.step_ended(step, is_ended_by_evaluation=is_ended_by_evaluation)
+        switches, loaders = self._switches, self.loaders
+        is_evaluated = self.manual is not None and loaders.has_evaluated and loaders.has_fed
+        earlier = loaders.step_ended(step, is_ended_by_evaluation=is_evaluated)
         if earlier is None and not switches.autocast.has_news:
             return
         if earlier is not None and record_loader(self._context, switches, step + 1, earlier):

@@ -140,6 +140,30 @@ def test_a_backward_pass_is_reported_as_such(tmp_path: Path) -> None:
     assert report.facts.asked.phase is OomPhase.BACKWARD
 
 
+def test_the_batch_size_is_that_of_the_loader_that_fed_the_step(tmp_path: Path) -> None:
+    def fail(net: Net, optimizer: torch.optim.Optimizer) -> None:
+        (inputs,) = next(iter(DataLoader(TensorDataset(torch.ones(32, 4)), batch_size=32)))
+        net.blocks[1].fails_in = "forward"  # type: ignore[assignment]
+        net(inputs).sum().backward()
+        optimizer.step()
+
+    report, _ = report_of(tmp_path, fail)
+    assert (report.facts.step, report.facts.batch_size) == (5, 32)
+    assert report.facts.change is not None
+    assert report.facts.change.step == 5
+
+
+def test_the_batch_size_is_not_that_of_a_loader_for_evaluation(tmp_path: Path) -> None:
+    def fail(net: Net, _optimizer: torch.optim.Optimizer) -> None:
+        net.eval()
+        net.blocks[1].fails_in = "forward"  # type: ignore[assignment]
+        for (inputs,) in DataLoader(TensorDataset(torch.ones(32, 4)), batch_size=32):
+            net(inputs)
+
+    report, _ = report_of(tmp_path, fail)
+    assert (report.facts.asked.phase, report.facts.batch_size) == (OomPhase.EVALUATION, 8)
+
+
 def test_what_fails_outside_of_a_phase_is_between_two_steps(tmp_path: Path) -> None:
     report, _ = report_of(tmp_path, fail_between)
     assert report.facts.asked.phase is OomPhase.BETWEEN
