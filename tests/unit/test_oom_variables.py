@@ -5,9 +5,10 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -46,6 +47,28 @@ class Unfinished(nn.Module):
         self.__dict__["kept"] = torch.ones(1_000)
 
 
+def a_cache(limit: int | None) -> Callable[[int], Tensor]:
+    """A function with a cache that holds two tensors."""
+
+    @lru_cache(maxsize=limit)
+    def load(_index: int) -> Tensor:
+        return torch.ones(500)
+
+    load(1)
+    load(2)
+    return load
+
+
+def a_callback(tensor: Tensor) -> Callable[[], None]:
+    return lambda: print(tensor)
+
+
+class Attention:
+    """A class that keeps in itself what its objects compute."""
+
+    maps: ClassVar[list[Tensor]] = []
+
+
 def variables_of(fill: Callable[[], FrameType], *owned: Tensor) -> dict[str, int]:
     frame = fill()
     found = largest_variables([frame], [frame.f_lineno], torch.device("cpu"), owned)
@@ -62,8 +85,25 @@ def variables_of(fill: Callable[[], FrameType], *owned: Tensor) -> dict[str, int
         lambda: Broken([torch.ones(1_000)]),
         lambda: np.ones(500)[:1],
         lambda: bytes(_BYTES),
+        lambda: a_cache(None),
+        lambda: a_cache(8),
+        lambda: partial(print, torch.ones(1_000)),
+        lambda: [a_callback(torch.ones(1_000))],
+        lambda: a_callback(torch.ones(1_000)),
     ],
-    ids=["tensor", "list", "dict", "own list", "array", "bytes"],
+    ids=[
+        "tensor",
+        "list",
+        "dict",
+        "own list",
+        "array",
+        "bytes",
+        "cache",
+        "limited cache",
+        "partial",
+        "closures",
+        "closure",
+    ],
 )
 def test_what_a_variable_holds_is_found_in_any_container(make: Callable[[], Any]) -> None:
     def fill() -> FrameType:
@@ -82,6 +122,17 @@ def test_the_attribute_of_an_object_is_named(make: Callable[[], Any], name: str)
         return sys._getframe()
 
     assert variables_of(fill) == {name: _BYTES}
+
+
+def test_the_attribute_of_a_class_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Attention, "maps", [torch.ones(1_000)])
+
+    def fill() -> FrameType:
+        kind = Attention
+        assert kind.maps
+        return sys._getframe()
+
+    assert variables_of(fill) == {"kind.maps": _BYTES}
 
 
 def test_weights_count_as_such_and_a_shared_storage_counts_once() -> None:

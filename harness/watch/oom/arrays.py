@@ -6,6 +6,7 @@ tensor and an array over the same memory are one.
 
 import mmap
 import sys
+from collections.abc import Mapping
 from types import GetSetDescriptorType
 from typing import Any, NamedTuple
 
@@ -45,6 +46,12 @@ def attributes_of(value: Any) -> dict[str, Any]:
             own = descriptor.__get__(value) if type(descriptor) is GetSetDescriptorType else None
             return own if type(own) is dict else {}
     return {}
+
+
+def attributes_of_class(kind: Any) -> Mapping[str, Any]:
+    """Return the dictionary of a class, read by Python's own descriptor."""
+    own: Mapping[str, Any] = _dict_of_type.__get__(kind)
+    return own
 
 
 def memory_of(value: Any, device: torch.device) -> Memory | None:

@@ -4,12 +4,14 @@ Only strings and numbers leave this module. Memory counts once, for the largest 
 found; weights, gradients and optimizer state are listed by module instead (`harness.watch.oom.capture`).
 """
 
+import functools
+import gc
 import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from inspect import CO_OPTIMIZED
-from types import FrameType, FunctionType, ModuleType
+from types import CellType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +20,7 @@ from torch.optim import Optimizer
 
 from harness.analysis.oom.report import LiveVariable
 from harness.tracking.frames import is_own, is_torch, shorten
-from harness.watch.oom.arrays import attributes_of, is_kind_of, is_memory, memory_of
+from harness.watch.oom.arrays import attributes_of, attributes_of_class, is_kind_of, is_memory, memory_of
 from harness.watch.oom.graphs import MOST_NODES, GraphWalk, node_of
 
 MOST_VARIABLES = 5
@@ -30,7 +32,9 @@ _MOST_OBJECTS, _MOST_S, _MOST_S_OF_ALL = 50_000, 0.5, 3.0
 _CLOCK_EVERY = 1_000
 _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
 _PLAIN = frozenset({int, float, complex, bool, str, type(None)})
-_LEFT_OUT = (ModuleType, FunctionType, type, Optimizer)
+_LEFT_OUT = (ModuleType, type, Optimizer)
+# What a decorated function has returned, and arguments that wait for a call. Only Python's collector sees it.
+_HOLDERS: tuple[Any, ...] = (functools._lru_cache_wrapper, functools.partial)
 # The frame's own, that of the variable here, and that of the call of `sys.getrefcount`.
 _OWN_REFERENCES = 3
 
@@ -174,16 +178,26 @@ def locals_of(frame: FrameType) -> dict[str, Any]:
 
 
 def _named(frame: FrameType) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of a frame, of objects each attribute: "kept", "net.history", "self.cache"."""
+    """Yield the variables of a frame, of objects each attribute: "kept", "net.history", "self.cache"; of
+    classes those that are containers."""
     for name, value in locals_of(frame).items():
-        if name.startswith("__") or type(value) in _PLAIN or is_kind_of(value, _LEFT_OUT):
+        if name.startswith("__") or type(value) in _PLAIN:
             continue
-        if is_kind_of(value, nn.Module):
+        if is_kind_of(value, type):
+            own = list(attributes_of_class(value).items())
+            yield from ((f"{name}.{key}", part) for key, part in own if _is_container(part))
+        elif is_kind_of(value, _LEFT_OUT):
+            continue
+        elif is_kind_of(value, nn.Module):
             yield from _named_of_module(name, value)
-        elif is_kind_of(value, (dict, *_CONTAINERS)) or is_memory(value):
+        elif _is_container(value) or is_kind_of(value, (FunctionType, *_HOLDERS)):
             yield name, value
         else:
             yield from ((f"{name}.{key}", part) for key, part in list(attributes_of(value).items()))
+
+
+def _is_container(value: Any) -> bool:
+    return is_kind_of(value, (dict, *_CONTAINERS)) or is_memory(value)
 
 
 def _named_of_module(name: str, module: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -208,4 +222,19 @@ def _parts(value: Any) -> Iterator[Any]:
         if is_kind_of(value, kind):
             parts: Iterator[Any] = kind.__iter__(value)
             return parts
+    if type(value) is FunctionType:
+        file = shorten(value.__code__.co_filename)
+        return iter(() if is_torch(file) or is_own(file) else (*(value.__closure__ or ()), value.__dict__))
+    if type(value) is CellType:
+        return iter(gc.get_referents(value))
+    if is_kind_of(value, _HOLDERS):
+        return _held(value)
     return iter(attributes_of(value).values())
+
+
+def _held(holder: Any) -> Iterator[Any]:
+    for one in gc.get_referents(holder):
+        if type(one).__name__ == "_lru_list_elem":  # An entry of a cache with a limit: its key and its value.
+            yield from gc.get_referents(one)
+        else:
+            yield one
