@@ -244,7 +244,9 @@ def test_of_two_leaks_the_larger_one_is_blamed() -> None:
 
 def test_a_leak_has_leaked_since_its_growth_began() -> None:
     early = a_leak(LeakSeries.ALLOCATED, LeakVerdict.LEAK, "It grows.")._replace(step=41)
-    newer_half = early._replace(step=81, since_step=40, bytes_per_step=2.0)
-    sign = leak_sign([early, newer_half], [], 101, on_cpu=True)
+    newer_half = early._replace(step=81, since_step=60, bytes_per_step=2.0)
+    hunt = SnapshotRow(1, 0, 45, SnapshotReason.LEAK, "m", 12, 1, 1, 1, 1, 1, 1.0, None, None, "a.py:8 step")
+    sign = leak_sign([early, newer_half], [hunt], 101, on_cpu=True)
     assert sign is not None
     assert (sign.since_step, sign.leaked_bytes) == (1, 100 + 2 * 60)
+    assert sign.hunt == "a.py:8 step"

@@ -148,7 +148,7 @@ def _sign(
     slope = row.bytes_per_step
     if slope is None or not math.isfinite(slope):
         return LeakSign(row.series, row.message, None, is_certain=is_certain, cause=row.cause)
-    hunts = [s.message for s in snapshots if s.reason == SnapshotReason.LEAK and s.step >= row.since_step]
+    hunts = [s.message for s in snapshots if s.reason == SnapshotReason.LEAK and s.step >= began.since_step]
     is_hunted = row.series == LeakSeries.ALLOCATED and bool(hunts)
     # That cause is the result of the hunt, which says it with figures.
     is_said_by_hunt = is_hunted and row.cause == wording.BESIDE_TENSORS
