@@ -100,7 +100,7 @@ class StepEntries:
         observation, guard = self.observation, self.guard
         if observation is None or get_ident() != guard.thread:
             return self._early.early_batch(batches)
-        if observation.is_in_update:
+        if observation.tracker.is_updating or len(self.plain.times_ns) == UPDATE_BEGAN:
             guard.run(self._caught.check_update, observation)
         calls = observation.calls
         guard.run(observation.batch_requested, batches)
@@ -195,7 +195,7 @@ class StepEntries:
             return original(model, *inputs, **kwargs)
         if self._caught.is_waiting:
             guard.run(self._caught.went_on, observation)
-        if observation.is_in_update:
+        if observation.tracker.is_updating or len(self.plain.times_ns) == UPDATE_BEGAN:
             guard.run(self._caught.check_update, observation)
         guard.run(observation.forward_began, model, inputs or tuple(kwargs.values()))
         autocast, calls = observation.autocast, observation.calls
@@ -364,11 +364,11 @@ class StepEntries:
     def _is_within_update(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether the update that begins is a part of another one of `optimizer`, as where its `step`
         calls that of its base class."""
-        observation = self.observation
-        if observation is None or not observation.is_in_update:
+        observation, is_plain = self.observation, len(self.plain.times_ns) == UPDATE_BEGAN
+        if observation is None or not (is_plain or observation.tracker.is_updating):
             return False
         is_within = sum(one is optimizer for one in updates_under_way()) > 1
-        if is_within:
+        if is_plain and is_within:
             self.guard.run(observation.leave_plain_step)
         return is_within
 

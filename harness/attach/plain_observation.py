@@ -47,11 +47,6 @@ class PlainObservation(Observation):
         """Return whether a backward pass is under way, in whatever step."""
         return self.tracker.is_in_backward or len(self.plain.times_ns) == GRADIENTS_BEGAN
 
-    @property
-    def is_in_update(self) -> bool:
-        """Return whether an optimizer's update is under way, or has failed, in whatever step."""
-        return self.tracker.is_updating or len(self.plain.times_ns) == UPDATE_BEGAN
-
     def warn(self, label: str, text: str) -> None:
         """Record a warning at the step under way."""
         self._context.warn(label, text)
