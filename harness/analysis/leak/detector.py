@@ -194,7 +194,8 @@ class LeakDetector:
         live, holes = judgments[LeakSeries.ALLOCATED], judgments[LeakSeries.FRAGMENTATION]
         own, process = self._judges[LeakSeries.ALLOCATED].samples, self._process
         is_rare = self._is_heap_measured and own < least and process.samples >= RARELY * own
-        judgment = process.judge(least) if is_rare else live
+        # A leak that fills holes does not show in the process: no size is certain to be detected.
+        judgment = process.judge(least)._replace(detection_limit=None) if is_rare else live
         self._judges_process = is_rare and judgment.trend is not None and not _explains(holes, judgment)
         return judgment if self._judges_process else live
 
