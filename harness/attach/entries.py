@@ -55,7 +55,7 @@ class StepEntries:
         self.observation: PlainObservation | None = None
         self.plain = plain
         self.guard = guard
-        self.on_compile: Callable[[], None] = _ignore
+        self.on_compile: Callable[[], None] = lambda: None
         self._early = early
         self._has_compiled = False
         self._model_ids: set[int] = set()
@@ -395,7 +395,3 @@ def computes_gradients() -> bool:
 def _first_of(tensors: Iterable[Any]) -> Tensor | None:
     loss = next(iter(tensors), None)
     return loss if isinstance(loss, Tensor) else None
-
-
-def _ignore() -> None:
-    """Do nothing."""

@@ -169,9 +169,8 @@ class Observation:
             self.under_way.forward_began(is_training=False)
             return
         self.under_way.has_begun = self.under_way.has_trained = True
-        sizes = self.sizes
-        if sizes.leader is None or sizes.leader == id(model):
-            sizes.leader, sizes.inputs = id(model), sizes_of(inputs)
+        if self.sizes.leader is None or self.sizes.leader == id(model):
+            self.sizes.leader, self.sizes.inputs = id(model), sizes_of(inputs)
 
     def run_forward(self, call: Callable[[], Any]) -> Any:
         """Return the output of the model's `call`, under the settings in effect."""
@@ -304,7 +303,7 @@ class Observation:
         """The script has ended: write down what it did after its last step."""
         self.leave_plain_step()
         self.missed.close()
-        passes = self.loaders.recent  # They keep a loader that the script has no longer.
+        passes = self.loaders.recent  # Kept alive here, as the script may have dropped their loader.
         if self.manual is not None and self.manual.has_gradients:
             self._record_step()
         elif passes and self.under_way.has_trained and not self.tracker.has_evaluated:
