@@ -86,19 +86,20 @@ def figures(folder: Path, is_quick: bool) -> Iterator[Figure]:
     runs = run_patterns(seed, range(count), folder, _QUICK_RUN_S if is_quick else _RUN_S)
     name = f"{count} real runs, seed {seed}"
     healthy = [run for run in runs if not run.plan.leaked_bytes]
-    never = sum(not run.calls for run in healthy) / max(len(healthy), 1)
-    yield Figure(f"{name}: of {len(healthy)} healthy ones never called a leak", [never], "", 1.0, True)
+    never = [1 - share for share in _called(healthy)]
+    yield Figure(f"{name}: of {len(healthy)} healthy ones never called a leak", never, "", 1.0, True)
     leaking = [run for run in runs if run.plan.leaked_bytes]
     above = [run for run in leaking if run.is_above_limit]
-    called = sum(bool(run.calls) for run in above) / max(len(above), 1)
-    yield Figure(f"{name}: of {len(above)} leaks above the limit called", [called], "", LEAST_RECALL, True)
-    share = sum(bool(run.calls) for run in leaking) / max(len(leaking), 1)
-    yield Figure(f"{name}: of all {len(leaking)} leaks called", [share], "")
-    yield Figure(
-        f"{name}: readings before the call, in steps",
-        [r.calls[0].step for r in leaking if r.calls] or [0],
-        "",
-    )
+    of_above = f"{name}: of {len(above)} leaks above the limit called"
+    yield Figure(of_above, _called(above), "", LEAST_RECALL, True)
+    yield Figure(f"{name}: of all {len(leaking)} leaks called", _called(leaking), "")
+    first_steps = [run.calls[0].step for run in leaking if run.calls]
+    yield Figure(f"{name}: readings before the call, in steps", first_steps, "")
+
+
+def _called(runs: Sequence[PatternRun]) -> list[float]:
+    """Return the share of the runs in which a leak was called, as a value; none without runs."""
+    return [sum(bool(run.calls) for run in runs) / len(runs)] if runs else []
 
 
 def pattern_plan(seed: int, number: int) -> PatternPlan:
