@@ -58,7 +58,7 @@ check-code:
 	$(BIN)/lint-imports --no-cache
 
 check-tests:
-	$(BIN)/python -m pytest -q --workers 2 --hypothesis-profile=quick -m "not gpu and not slow and not long and not browser" tests/unit tests/property tests/architecture $(ARGS)
+	$(BIN)/python -m pytest -q --workers $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores * 3 / 2))) --hypothesis-profile=quick -m "not gpu and not slow and not long and not browser" tests/unit tests/property tests/architecture $(ARGS)
 
 demo: $(VENV)/.runtime ## write the simulated runs, to look around without a GPU
 	$(BIN)/python -m harness demo

@@ -31,6 +31,7 @@ def kinds(watch: AlertWatch) -> list[AlertKind]:
     return [alert.kind for alert in watch.poll()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("event", "kind"),
     [
@@ -70,6 +71,7 @@ def test_only_the_first_loss_that_is_not_finite_is_an_alert(home: Home) -> None:
         assert kinds(watch) == [AlertKind.STALL]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "expected"),
     [

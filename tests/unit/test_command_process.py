@@ -49,6 +49,7 @@ print('imported')
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "printed"),
     [

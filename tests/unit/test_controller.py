@@ -90,6 +90,7 @@ def test_asking_for_what_is_so_already_changes_nothing(bench: Bench) -> None:
     assert bench.marks.settings_version == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("payload", "words"),
     [

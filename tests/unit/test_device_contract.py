@@ -144,6 +144,7 @@ def test_lifting_a_cap_that_is_not_there_is_harmless(device: Device) -> None:
     device.cap_memory(None)
 
 
+@pytest.mark.slow
 def test_a_clock_tells_each_phase_once_the_device_is_done(device: Device) -> None:
     clock = device.clock()
     if clock is None:

@@ -349,6 +349,7 @@ def test_a_machine_that_gets_slower_for_a_while_is_told_from_a_slower_step(facto
     assert wrong <= 2
 
 
+@pytest.mark.slow
 def test_the_figure_with_the_narrower_interval_is_compared() -> None:
     """On a steady machine the undisturbed step is precise, and reference work of a few us is not."""
     found = 0

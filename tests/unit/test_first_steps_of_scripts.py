@@ -156,6 +156,7 @@ def _load_the_next_batch_after_the_model_was_called(script: _Script) -> None:
         script.update()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loop", "samples"),
     [

@@ -23,6 +23,7 @@ def warnings(home: Path) -> list[str]:
     return [event.message for event in events(home, EventKind.WARNING)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "step", "reason"),
     [

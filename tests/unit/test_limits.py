@@ -46,6 +46,7 @@ def test_a_journal_that_names_another_file_is_not_rolled_back(tmp_path: Path) ->
     assert journal.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [1, 7, 8, 9, 300, 4_100, 17_000])
 def test_the_highest_value_is_that_of_all_steps(last: int, tmp_path: Path) -> None:
     chance = random.Random(last)

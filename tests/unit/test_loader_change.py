@@ -46,6 +46,7 @@ def test_a_loader_opened_anew_over_the_same_data_begins_with_the_change(tmp_path
     assert lengths == [5, 3, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

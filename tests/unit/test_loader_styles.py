@@ -78,6 +78,7 @@ def test_a_script_whose_batch_size_and_amp_change_sees_every_sample_once_per_epo
         assert epochs == [list(range(whole))] * len(epochs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layer", "size", "drop_last", "state"),
     [

@@ -104,6 +104,7 @@ def expect_two_epochs(run: Watched) -> None:
         assert all(row.data_wait_ns > 0 for row in log.steps(2, 100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("kind_of", [lambda: OpensItself, defined_later], ids=["before", "while watched"])
 def test_batches_are_timed_where_a_class_opens_its_iterator_itself(
@@ -123,6 +124,7 @@ def test_batches_are_timed_where_a_class_opens_its_iterator_itself(
     assert f"{type(loader).__name__} opens its iterator in a way of its own" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize("kind", [OpensItself, RepeatsItself])
 def test_samples_are_the_indices_where_a_class_opens_its_iterator_itself(
@@ -152,6 +154,7 @@ def test_the_own_iterator_of_a_loader_is_at_hand_through_the_watched_one(tmp_pat
         assert loader.opened._num_yielded == batches._num_yielded == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("kind", [PassesOn, Repeats, RepeatsItself])
 def test_a_batch_that_two_iterators_pass_on_counts_once(
@@ -165,6 +168,7 @@ def test_a_batch_that_two_iterators_pass_on_counts_once(
     expect_two_epochs(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [OpensItself, Repeats, RepeatsItself])
 def test_the_workers_of_a_dropped_loader_end_at_the_next_step(tmp_path: Path, kind: type[_Loader]) -> None:
     """Not when garbage is collected: torch would have the script wait for them then."""

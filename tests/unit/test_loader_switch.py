@@ -109,6 +109,7 @@ def test_a_sampler_whose_length_is_left_open_goes_on_with_another_size(tmp_path:
     assert [len(batch) for batch in batches] == [4, 4, 8, 4]
 
 
+@pytest.mark.slow
 def test_random_numbers_are_the_scripts_own_where_its_workers_are_not_kept(tmp_path: Path) -> None:
     def epochs(run: Watched | None) -> tuple[list[list[int]], float]:
         torch.manual_seed(5)

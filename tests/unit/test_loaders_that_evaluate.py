@@ -83,6 +83,7 @@ def test_two_loaders_that_feed_each_step_are_found_and_a_batch_before_is_of_none
     assert "batch_size" not in log.values  # Of two loaders none is the training's.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_two_lines", [False, True])
 @pytest.mark.parametrize("evaluate", [until_called, until_loaded])
 @pytest.mark.parametrize("evaluations", [(0, *_EVALUATIONS), _EVALUATIONS])

@@ -58,6 +58,7 @@ def _expect_training_alone(log: Recorded) -> None:
     assert not log.unexplained_gaps_ns()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("without_gradients", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("other", [copy.deepcopy, AveragedModel])
 def test_an_evaluation_of_a_model_that_is_not_trained_is_of_no_step(

@@ -88,6 +88,7 @@ def test_a_log_of_a_newer_version_asks_for_an_update(path: Path) -> None:
         LogReader(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retained", [16, 60, 100, 4_000, 4_096, 8_192, 0.5, 0.99])
 def test_a_truncated_log_is_damaged(path: Path, retained: float) -> None:
     size = path.stat().st_size
@@ -96,6 +97,7 @@ def test_a_truncated_log_is_damaged(path: Path, retained: float) -> None:
         _read_all(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_a_corrupt_log_is_damaged_and_never_a_crash(path: Path, seed: int) -> None:
     chance = random.Random(seed)

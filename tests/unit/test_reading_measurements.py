@@ -197,6 +197,7 @@ def test_the_judge_lets_an_inconclusive_measurement_go_on() -> None:
         assert list(control.commands()) == []
 
 
+@pytest.mark.slow
 def test_pairs_after_the_look_that_was_conclusive_are_left_out(tmp_path: Path) -> None:
     for end, pairs in ((MeasurementEnd.COMPLETED, 16), (None, 16), (MeasurementEnd.STOPPED, 18)):
         path = tmp_path / f"{end}.sqlite3"

@@ -53,6 +53,7 @@ def report_html(*folders: RunFolder) -> str:
     return report_of(a_supervisor(), folders)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["amp", "leak", "lost", "one-step", "empty"])
 def test_a_run_in_any_state_has_a_report(scenario: str) -> None:
     folder = write(scenario, Home.locate(None, os.environ), steps=None if scenario == "empty" else 120)

@@ -83,6 +83,7 @@ def test_few_calls_before_several_updates_are_a_part_of_the_first_one(tmp_path: 
     assert (len(log.steps), log.evaluations_ns, log.unexplained_gaps_ns()) == (_STEPS, {}, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acting", _ACTING)
 def test_many_calls_are_a_part_of_their_step_where_each_has_some(tmp_path: Path, acting: str) -> None:
     log = learned(tmp_path, 100, 12, acting, calls_between=1)

@@ -100,6 +100,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return home
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "names"),
     [

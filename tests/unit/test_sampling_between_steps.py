@@ -51,6 +51,7 @@ def from_noise(net: nn.Module) -> object:
     return net(torch.randn(5, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", [from_another_loader, from_noise])
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_samples_that_are_drawn_now_and_then_belong_to_no_step(

@@ -136,6 +136,7 @@ def test_steps_within_a_mode_of_the_scripts_own_are_captured(tmp_path: Path, kin
         assert sum(row.self_cpu_ns for row in operators) == pytest.approx(profile.busy_ns, rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_has_no_snapshot_on_the_cpu(tmp_path: Path) -> None:
     script = Script()
     script.model.compile(backend="eager")

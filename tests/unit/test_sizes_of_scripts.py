@@ -292,6 +292,7 @@ def update_by_hand(model: nn.Module, batch: Tensor, clears: str) -> None:
                 weight.grad = None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clears", ["before the call", "after the call", "by hand"])
 @pytest.mark.parametrize("evaluates", [True, False])
 def test_without_an_optimizer_samples_are_those_of_the_step_that_uses_them(

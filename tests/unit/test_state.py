@@ -14,6 +14,7 @@ LOG_STATES = [None, "nonsense", *RunState]
 RETURNCODES = [None, 0, 1, 3, 139, -1, -2, -6, -7, -9, -11, -15, -64, -200]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_state", LOG_STATES)
 def test_every_combination_of_evidence_has_a_state_and_a_sentence(log_state: str | None) -> None:
     flags = itertools.product([False, True], repeat=4)

@@ -97,6 +97,7 @@ def test_a_second_watch_ends_the_first(training: SmallTraining, tmp_path: Path) 
     assert states == {"first": (RunState.FINISHED, True), "second": (RunState.FINISHED, False)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mine", "x" * 200])
 def test_a_name_that_is_taken_gets_a_number(training: SmallTraining, tmp_path: Path, name: str) -> None:
     names = []
@@ -243,6 +244,7 @@ def test_a_loss_logged_within_the_step_is_the_loss_of_the_step(
     assert all(loss is not None and loss < 10 for loss in losses[2:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "number"),
     [
@@ -262,6 +264,7 @@ def test_numbers_of_any_kind_are_logged(
     assert scalar(tmp_path, "value") == [(1, number)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -325,6 +328,7 @@ def test_an_event_of_the_script_stands_at_its_step(training: SmallTraining, tmp_
     assert (event.step, event.label) == (8, "checkpoint saved to disk")
 
 
+@pytest.mark.slow
 def test_a_setting_of_the_script_changes_live_with_version_event_and_answer(
     training: SmallTraining, tmp_path: Path
 ) -> None:

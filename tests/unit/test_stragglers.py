@@ -60,6 +60,7 @@ def test_without_the_wait_of_each_rank_a_late_backward_pass_is_not_told_from_wai
     assert _late(steps_of_ranks(2, rank=1, column="backward_ns", by_ns=3 * MS)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_backward_passes_that_vary_hide_no_straggler_and_make_none(seed: int) -> None:
     vary = partial(steps_of_ranks, 2, has_waits=True, backward_noise=0.2, seed=seed)

@@ -85,6 +85,7 @@ def test_a_step_is_converted_as_tensorboard_does(
     assert scalar(tmp_path, "loss") == [(number, 0.5)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [-1, 2**63, 0.5, float("nan"), float("inf"), "3", True, torch.zeros(2)])
 def test_a_step_that_no_log_can_have_is_refused(
     training: SmallTraining, tmp_path: Path, step: object

@@ -66,6 +66,7 @@ def _short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instruments, "SYNCHRONOUS", _PLAN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("take", [plain, with_another_call])
 def test_samples_of_unobserved_steps_are_those_of_their_uneven_batches(
     tmp_path: Path, take: Callable[[nn.Module, Tensor], Tensor]

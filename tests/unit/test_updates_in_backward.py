@@ -50,6 +50,7 @@ def test_what_follows_an_update_within_the_backward_pass_is_backward() -> None:
     assert (backward_ns, optimizer_ns) == (10 + 20, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [CommandKind.PROFILE, CommandKind.SNAPSHOT])
 def test_a_capture_begins_and_ends_between_two_backward_passes(
     tmp_path: Path, script: BackwardUpdates, kind: CommandKind
@@ -82,6 +83,7 @@ def in_another_thread(update: Callable[[], object]) -> None:
     thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_autograds", [True, False])
 def test_updates_by_a_thread_of_autograd_belong_to_the_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: BackwardUpdates, is_autograds: bool
