@@ -50,7 +50,7 @@ def test_garbage_is_looked_for_only_where_triton_would_report_it(monkeypatch: py
     assert gc.get_freeze_count() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_script_that_closes_all_files_of_its_process_keeps_its_exit_code(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(f"{_SCRIPT}\nimport os\nos.closerange(3, 200)\nprint('closed')\n")

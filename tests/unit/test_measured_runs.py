@@ -53,6 +53,7 @@ def slow_loader_ms(folder: RunFolder) -> float:
         return float(json.loads(reader.settings_history()[-1].settings)["slow_loader_ms"])
 
 
+@pytest.mark.long
 def test_a_change_that_is_better_is_kept(folder: RunFolder) -> None:
     words = ("slow_loader_ms=8", "--pairs", "8", "--keep-if-better", "--json")
     done = run_harness("measure", "measured", *words)

@@ -83,6 +83,7 @@ def test_there_is_a_report() -> None:
     assert reports()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(1, EACH))]
 )

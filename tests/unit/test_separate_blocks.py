@@ -45,9 +45,11 @@ def test_the_variable_that_a_report_names_keeps_the_heap_free_of_holes() -> None
     assert printed_and_fits(**{name: value}) == ("True", True)
 
 
+@pytest.mark.long
 def test_so_does_the_same_as_a_tunable() -> None:
     assert printed_and_fits(GLIBC_TUNABLES="glibc.malloc.mmap_threshold=131072") == ("True", True)
 
 
+@pytest.mark.long
 def test_so_does_the_call() -> None:
     assert printed_and_fits("separate_large_blocks()") == ("True", True)
