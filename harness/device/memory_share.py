@@ -45,8 +45,8 @@ class RamShare:
         self._process = psutil.Process()
 
     def read(self) -> DeviceShare:
-        """Return this process's RSS, and the RAM that is not available without swapping: at least the RSS,
-        whose pages of files a control group does not count all."""
+        """Return this process's RSS, and the RAM that is not available without swapping: at least the RSS, as
+        a control group counts its pages of files only in part."""
         memory, rss_bytes = read_host_memory(), int(self._process.memory_info().rss)
         used_bytes = min(max(memory.used_bytes, rss_bytes), memory.total_bytes)
         return DeviceShare(rss_bytes, used_bytes, memory.total_bytes)

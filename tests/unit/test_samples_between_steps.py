@@ -28,7 +28,7 @@ class Network(nn.Module):
 
 
 class Diffusion(nn.Module):
-    """A module whose call is the loss of the network that it wraps, and that conditions it on itself."""
+    """Returns the loss of the network that it wraps, which it conditions on itself."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The control groups of this process, version 1 or 2, whose limits containers and batch jobs set."""
+"""The control groups of this process, version 1 or 2: the limits of containers and batch jobs."""
 
 from pathlib import Path
 
