@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -99,9 +100,10 @@ def test_a_preset_that_is_too_slow_is_measured_with_a_smaller_batch() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_phases_agree_with_the_profiler_on_the_cpu() -> None:
-    result = phases.compare(open_device("cpu"), {"model": "cnn"})
+    # Other processes lengthen single phases.
+    results = [phases.compare(open_device("cpu"), {"model": "cnn"}) for _ in range(3)]
     for phase in ("forward", "backward", "optimizer"):
-        assert 0.8 < result[phase] < 1.25
+        assert 0.8 < median(result[phase] for result in results) < 1.25
 
 
 def test_a_phase_is_held_against_its_kernels_and_a_step_against_their_span() -> None:
