@@ -107,6 +107,14 @@ def test_the_first_step_with_another_loader_is_none_of_the_batch_size_before(pat
     assert peaks == (BatchPeak(8, 5, 3), BatchPeak(16, 10, 4))
 
 
+def test_steps_with_different_samples_all_count(path: Path) -> None:
+    rows: list[Row] = [of_a_script(1, 0, batch_size=8)]
+    written(path, [1] * 10, rows)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE steps SET samples = step % 3 + 6")
+    assert read_history(path, 11, with_batch(8), on_cpu=False).peaks == (BatchPeak(8, 10, 8),)
+
+
 def test_a_script_without_a_batch_size_has_no_peaks_by_batch(path: Path) -> None:
     rows: list[Row] = [of_a_script(1, 0, amp="off")]
     assert read_history(written(path, [1] * 14, rows), 15, Settings(), on_cpu=False).peaks == ()

@@ -1,7 +1,6 @@
 """The history of a run before an out-of-memory error, from its own log."""
 
 import math
-from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,9 +79,9 @@ def batch_peaks(
     rows: list[StepRow], history: list[SettingsRow], settings: WatchSettings
 ) -> tuple[BatchPeak, ...]:
     """Return the highest peak per batch size, of steps under otherwise the current settings. Warm-up steps
-    are left out: the optimizer state does not exist yet. So are those with another number of samples than
-    most under their version of the settings: where a script opens another loader, the first step has the
-    version before. A script may have no setting of its batch size."""
+    are left out: the optimizer state does not exist yet. So is the last one before a change if it has other
+    samples than the one before: where a script opens another loader, its first step has the version of the
+    old one. A script may have no setting of its batch size."""
     values_in_effect = settings.model_dump(mode="json")
     batch_sizes: dict[int, int] = {}
     for version in history:
@@ -91,17 +90,15 @@ def batch_peaks(
         is_same = all(not SPECS[name].affects_peak for name in differing - {"batch_size"})
         if is_same and "batch_size" in values:
             batch_sizes[version.version] = values["batch_size"]
-    samples: dict[int, Counter[int]] = {number: Counter() for number in batch_sizes}
-    for row in rows:
-        if row.settings_version in samples:
-            samples[row.settings_version][row.samples] += 1
+    starts = {version.step for version in history}
     peaks_bytes: dict[int, list[int]] = {}
+    samples: int | None = None
     for row in rows:
+        is_of_next, samples = row.step + 1 in starts and row.samples != samples, row.samples
         number, peak_bytes = row.settings_version, row.peak_allocated_bytes
-        if number not in samples or peak_bytes is None or row.flags & StepFlag.WARM_UP:
+        if is_of_next or number not in batch_sizes or peak_bytes is None or row.flags & StepFlag.WARM_UP:
             continue
-        if row.samples == samples[number].most_common(1)[0][0]:
-            peaks_bytes.setdefault(batch_sizes[number], []).append(peak_bytes)
+        peaks_bytes.setdefault(batch_sizes[number], []).append(peak_bytes)
     return tuple(BatchPeak(size, max(peaks), len(peaks)) for size, peaks in sorted(peaks_bytes.items()))
 
 
