@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from harness.analysis.oom.report import FailedRequest, MemoryAtFailure, OomFacts, OomPhase
+from harness.analysis.oom.report import BatchPeak, FailedRequest, MemoryAtFailure, OomFacts, OomPhase
 from harness.records.run import DeviceKind
 
 MIB, GIB = 2**20, 2**30
@@ -64,3 +64,8 @@ def some_facts(device: DeviceKind = DeviceKind.CUDA, **values: Any) -> OomFacts:
         (group,) = (group for group in (asked, held, facts) if name in group)
         group[name] = value
     return OomFacts(asked=FailedRequest(**asked), held=MemoryAtFailure(**held), **facts)
+
+
+def some_peaks(*pairs: tuple[int, float]) -> tuple[BatchPeak, ...]:
+    """Peaks of 40 steps each: batch sizes, and GiB."""
+    return tuple(BatchPeak(size, int(gib * GIB), 40) for size, gib in pairs)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from harness.analysis.oom.report import OomPhase, OomReport, report_from_json, to_json
 from harness.analysis.oom.text import render
@@ -17,9 +17,8 @@ from harness.device.cpu.heap import HeapMeter
 from harness.records.run import EventKind, RunState, Severity
 from harness.store.reader import LogReader
 from tests.attach_factories import SCRIPTS, ran, ran_watched
+from tests.memory_hogs import TOO_MUCH, Hungry
 from tests.session_factories import a_session
-
-TOO_MUCH = 1 << 60
 
 
 class Block(nn.Module):
@@ -92,13 +91,6 @@ def test_a_forward_pass_is_reported_with_the_scripts_line_and_module(tmp_path: P
     assert asked.code == "torch.empty(TOO_MUCH)"
     assert not any("attach/" in frame for frame in asked.stack)
     assert report.facts.step == 5
-
-
-class Hungry(torch.optim.SGD):
-    """Runs out of memory in its update, as where its state does not fit."""
-
-    def step(self, closure: Any = None) -> Any:
-        torch.empty(TOO_MUCH)
 
 
 def fail_forward_of_another_model(_net: Net, _optimizer: torch.optim.Optimizer) -> None:
@@ -237,44 +229,6 @@ def test_the_peak_of_a_step_is_that_of_the_attempt_that_succeeded(
     assert all((row.peak_allocated_bytes or 0) - lowest < 1 << 25 for row in rows)
 
 
-class LayerForEight(nn.Linear):
-    """A layer that runs out of memory with batches of another size."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return super().forward(inputs if len(inputs) == 8 else torch.empty(TOO_MUCH))
-
-
-def test_an_error_that_is_caught_in_an_evaluation_is_of_no_step(tmp_path: Path) -> None:
-    with a_session(tmp_path) as attached:
-        layer = LayerForEight(4, 4)
-        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-        for step in range(20):
-            layer(torch.ones(8, 4)).sum().backward()
-            optimizer.step()
-            with suppress(RuntimeError), torch.set_grad_enabled(step == 15):
-                if step in (10, 15):
-                    layer(torch.ones(9, 4))
-    with attached.log() as log:
-        messages = [event.message for _, event in log.events() if event.label == "out of memory, caught"]
-    assert [message.partition(";")[0] for message in messages] == [
-        "Memory ran out in the evaluation at step 11",
-        "Memory ran out in the forward pass of step 17",
-    ]
-
-
-def test_an_error_that_is_caught_after_many_steps_alike_is_of_the_step_under_way(tmp_path: Path) -> None:
-    with a_session(tmp_path) as attached:
-        layer = LayerForEight(4, 4)
-        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-        for step in range(60):
-            with suppress(RuntimeError):
-                layer(torch.ones(9 if step == 40 else 8, 4)).sum().backward()
-                optimizer.step()
-    with attached.log() as log:
-        messages = [event.message for _, event in log.events() if event.label == "out of memory, caught"]
-    assert ["pass of step 41;" in message for message in messages] == [True]
-
-
 def test_the_traceback_is_left_to_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report_of(tmp_path, fail_forward)
     assert "Traceback" not in capsys.readouterr().err
@@ -318,96 +272,3 @@ def test_the_report_names_the_scripts_variables_that_hold_the_most(tmp_path: Pat
     assert "view" not in {one.name for one in rest}
     assert f"19.1 MiB  kept in {largest.site}, 5 objects" in render(report)
     assert report_from_json(to_json(report)) == report
-
-
-def caught(home: Path, label: str, train: Callable[[nn.Module, torch.optim.Optimizer], None]) -> list[str]:
-    """The messages of the events with `label` of a script that catches its errors in `train`."""
-    with a_session(home) as attached:
-        layer = LayerForEight(4, 4)
-        train(layer, torch.optim.SGD(layer.parameters(), lr=0.1))
-    with attached.log() as log:
-        return [event.message for _, event in log.events() if event.label == label]
-
-
-@pytest.mark.parametrize("bad_batch", [3, 40])
-def test_an_error_that_is_caught_in_loading_is_an_event(tmp_path: Path, bad_batch: int) -> None:
-    class Batches(Dataset[Tensor]):
-        def __len__(self) -> int:
-            return 480
-
-        def __getitem__(self, index: int) -> Tensor:
-            return torch.empty(TOO_MUCH) if index == 8 * bad_batch else torch.ones(4)
-
-    def train(layer: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        batches = iter(DataLoader(Batches(), batch_size=8))
-        for _ in range(60):
-            with suppress(RuntimeError):
-                layer(next(batches)).sum().backward()
-                optimizer.step()
-
-    (message,) = caught(tmp_path, "out of memory, caught", train)
-    assert message.startswith(f"Memory ran out in data loading at step {bad_batch + 1}; the script caught")
-
-
-@pytest.mark.parametrize("error", [None, ValueError("no more")])
-def test_an_error_that_is_caught_at_the_end_of_the_script_is_an_event(
-    tmp_path: Path, error: ValueError | None
-) -> None:
-    def train(layer: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        for _ in range(6):
-            layer(torch.ones(8, 4)).sum().backward()
-            optimizer.step()
-        try:
-            layer(torch.ones(9, 4))
-        except RuntimeError as failure:
-            if error is not None:
-                raise error from failure
-
-    with suppress(ValueError), a_session(tmp_path) as attached:
-        layer = LayerForEight(4, 4)
-        train(layer, torch.optim.SGD(layer.parameters(), lr=0.1))
-    with attached.log() as log:
-        (message,) = (event.message for _, event in log.events() if event.label == "out of memory, caught")
-        assert log.memory.oom_reports() == []
-    assert message.startswith("Memory ran out in the forward pass of step 7; the script caught the error.")
-
-
-@pytest.mark.parametrize(("bad_step", "kind"), [(3, Hungry), (40, Hungry), (40, None)])
-def test_an_update_whose_error_is_caught_is_an_event(
-    tmp_path: Path, bad_step: int, kind: type[torch.optim.Optimizer] | None
-) -> None:
-    class Alternating(torch.optim.SGD):
-        updates = 0
-
-        def step(self, closure: Any = None) -> Any:
-            self.updates += 1
-            if self.updates == bad_step:
-                torch.empty(TOO_MUCH)
-            return super().step(closure)
-
-    def train(layer: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        optimizer = optimizer if kind is not None else Alternating(layer.parameters(), lr=0.1)
-        for step in range(1, 61):
-            layer(torch.ones(8, 4)).sum().backward()
-            failing = Hungry(layer.parameters(), lr=0.1) if kind is not None and step == bad_step else None
-            with suppress(RuntimeError):
-                (failing or optimizer).step()
-
-    (message,) = caught(tmp_path, "update failed, caught", train)
-    assert message.startswith(f"The optimizer's update of step {bad_step} did not finish: the script caught")
-
-
-def test_what_a_closure_of_an_update_calls_is_no_failed_update(tmp_path: Path) -> None:
-    def train(layer: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
-        optimizer = torch.optim.LBFGS(layer.parameters(), lr=0.1, max_iter=3)
-
-        def closure() -> Tensor:
-            loss: Tensor = layer(torch.ones(8, 4)).square().sum()
-            optimizer.zero_grad()
-            loss.backward()
-            return loss
-
-        for _ in range(20):
-            optimizer.step(closure)
-
-    assert caught(tmp_path, "update failed, caught", train) == []

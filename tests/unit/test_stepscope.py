@@ -97,7 +97,6 @@ def test_a_second_watch_ends_the_first(training: SmallTraining, tmp_path: Path) 
     assert states == {"first": (RunState.FINISHED, True), "second": (RunState.FINISHED, False)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mine", "x" * 200])
 def test_a_name_that_is_taken_gets_a_number(training: SmallTraining, tmp_path: Path, name: str) -> None:
     names = []
@@ -244,7 +243,6 @@ def test_a_loss_logged_within_the_step_is_the_loss_of_the_step(
     assert all(loss is not None and loss < 10 for loss in losses[2:])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "number"),
     [

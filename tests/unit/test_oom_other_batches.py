@@ -1,0 +1,68 @@
+"""What a report says about other batch sizes: a line through the peaks of a run."""
+
+import pytest
+
+from harness.analysis.oom.explain import explain
+from harness.analysis.oom.fit import fit
+from harness.analysis.oom.report import Counterfactual, OomPhase
+from tests.oom_factories import GIB, MIB, some_facts, some_peaks
+
+
+def test_peaks_at_two_batch_sizes_make_a_line() -> None:
+    line = fit(some_peaks((8, 12.0), (16, 20.0)), None)
+    assert line is not None
+    assert line.sample_bytes == GIB
+    assert line.fixed_bytes == 4 * GIB
+    assert line.peak_bytes(32) == 36 * GIB
+    assert line.largest_batch(30 * GIB) == 26
+    assert line.largest_batch(80 * GIB) == 32
+
+
+def test_one_batch_size_makes_a_line_only_with_what_is_held_from_step_to_step() -> None:
+    peaks = some_peaks((8, 12.0))
+    assert fit(peaks, None) is None
+    line = fit(peaks, 4 * GIB)
+    assert line is not None
+    assert (line.sample_bytes, line.fixed_bytes) == (GIB, 4 * GIB)
+    assert "of which 4.00 GiB are the baseline between two steps: 1.00 GiB per sample" in line.basis
+
+
+def test_peaks_that_do_not_grow_make_none() -> None:
+    assert fit(some_peaks((8, 12.0), (16, 12.0)), None) is None
+
+
+def test_other_batches_are_told_with_what_the_claim_rests_on() -> None:
+    message = explain(some_facts(peaks=some_peaks((16, 20.0), (32, 36.0)))).counterfactuals
+    assert message[0] == Counterfactual(
+        "Batch 32 peaked at 36.0 GiB.", "measured in this run, 40 steps", 36 * GIB
+    )
+    assert all("batches 16 (20.0 GiB), 32 (36.0 GiB)" in c.basis for c in message[1:])
+    halved = explain(some_facts(peaks=some_peaks((8, 12.0), (48, 52.0)))).counterfactuals
+    assert "Batch 32 would have peaked at about 36.0 GiB." in [c.text for c in halved]
+
+
+def test_beyond_the_largest_batch_seen_a_line_is_a_lower_bound() -> None:
+    message = explain(some_facts(batch_size=100, peaks=some_peaks((8, 12.0), (40, 44.0)))).counterfactuals
+    assert [c.text for c in message][1:] == [
+        "Batch 50 would have peaked at at least 54.0 GiB.",
+        "Any batch above 76 would have peaked at more than 80.0 GiB.",
+    ]
+
+
+def test_a_lower_bound_names_no_batch_as_the_largest_where_it_ends_below_the_limit() -> None:
+    message = explain(some_facts(batch_size=100, peaks=some_peaks((8, 12.0), (20, 24.0)))).counterfactuals
+    assert [c.text for c in message][1:] == ["Batch 40 would have peaked at at least 44.0 GiB."]
+
+
+@pytest.mark.parametrize("phase", [OomPhase.DATA, OomPhase.WORKER, OomPhase.BETWEEN])
+def test_requests_outside_of_the_model_say_nothing_about_other_batches(phase: OomPhase) -> None:
+    facts = some_facts(phase=phase, peaks=some_peaks((8, 12.0), (48, 52.0)))
+    assert not any("would have peaked" in c.text for c in explain(facts).counterfactuals)
+
+
+def test_a_request_above_the_line_says_nothing_about_other_batches() -> None:
+    small = some_peaks((8, 0.1), (48, 0.3))
+    for size, estimates in ((512 * MIB, 0), (128 * MIB, 1)):
+        facts = some_facts(least_bytes=size, peaks=small)
+        texts = [c.text for c in explain(facts).counterfactuals]
+        assert sum("would have peaked" in text for text in texts) == estimates
