@@ -37,21 +37,25 @@ def send_command(folder: RunFolder, kind: CommandKind) -> None:
     _send(folder, kind, {})
 
 
-@to_the_end
-def send_setting(folder: RunFolder, name: str, key: str, now: Any) -> None:
-    """Send the value of the widget under `key` for the setting `name`; if it is rejected, the widget shows
-    `now` again.
+def widget_setting(name: str, value: Any) -> Any:
+    """Return a widget's value as one of the setting `name`, which may be one of a script."""
+    return setting_value(SPECS[name], value) if name in SPECS else value
 
-    A value that the setting already has is not sent. It is not always a person's change: Streamlit also calls
-    when a widget that was drawn before comes back with the value in effect.
+
+@to_the_end
+def send_setting(folder: RunFolder, name: str, key: str, drawn: Any) -> None:
+    """Send the value of the widget under `key`, drawn with the value `drawn`, for the setting `name`.
+
+    It is not always a person's change: Streamlit also calls when a replaced widget's value comes late, and
+    when one that was drawn before comes back with the value in effect.
     """
-    value = state.widget_value(key)
-    value = setting_value(SPECS[name], value) if name in SPECS else value
+    value = widget_setting(name, state.widget_value(key))
+    if value == drawn and state.is_replaced(key):
+        return
     values = pending_values(read_view(folder))
     if name in values and values[name] == value:
         return
-    if not _send(folder, CommandKind.SET, {name: value}):
-        state.put(key, now)
+    _send(folder, CommandKind.SET, {name: value})
 
 
 @to_the_end
@@ -75,8 +79,7 @@ def request_profile(folder: RunFolder) -> None:
 @to_the_end
 def request_measurement(folder: RunFolder, name: str, key: str, keep_if_better: bool) -> None:
     """Request the measurement of the value of the widget under `key` for the setting `name`."""
-    value = state.widget_value(key)
-    value = setting_value(SPECS[name], value) if name in SPECS else value
+    value = widget_setting(name, state.widget_value(key))
     pairs = state.widget_value(state.Key.MEASURE_PAIRS) or DEFAULT_PAIRS
     request = MeasureRequest({name: value}, int(pairs), keep_if_better)
     if _send(folder, CommandKind.MEASURE, request._asdict()):

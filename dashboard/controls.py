@@ -6,12 +6,13 @@ changes from the shell and other browser windows need no special handling.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import streamlit as st
 
 from dashboard import state
-from dashboard.commands import pending_values, request_stop, send_command, send_setting
+from dashboard.commands import pending_values, request_stop, send_command, send_setting, widget_setting
 from dashboard.components import plain, read_only_badge, scalar_selection
 from dashboard.data.runs import RunView, read_only
 from dashboard.data.scalars import default_scalars
@@ -40,7 +41,11 @@ def control_bar(view: RunView) -> None:
             for name, draw in _IN_BAR.items():
                 if name in values:
                     with st.container(
-                        horizontal=True, gap="xxsmall", width="content", vertical_alignment="center"
+                        horizontal=True,
+                        gap="xxsmall",
+                        width="content",
+                        vertical_alignment="center",
+                        key=f"set_{name}",
                     ):
                         draw(view, values, over)
                         _measure_button(name, over or _cannot(view, name), "_bar")
@@ -96,11 +101,11 @@ def _batch_size(view: RunView, values: Mapping[str, Any], over: str | None) -> N
     if view.initial_settings is not None:
         first = int(view.initial_settings.get("batch_size") or now)
     sizes = sorted({max(1, first // 2), first, first * 2, first * 4, now})
-    key = state.setting_key("batch_size")
-    state.put(key, now)
+    key = _key("batch_size", now)
     st.segmented_control(
         spec.label,
         sizes,
+        default=now,
         key=key,
         required=True,
         format_func=lambda size: f"bs {size}",
@@ -116,12 +121,12 @@ def _amp(view: RunView, values: Mapping[str, Any], over: str | None) -> None:
     """Draw the AMP modes; those the device does not support are disabled buttons with the reason."""
     able = list(AmpMode) if view.device is None else list(view.device.amp_modes)
     now = AmpMode(values["amp"])
-    key = state.setting_key("amp")
-    state.put(key, now)
+    key = _key("amp", now)
     with st.container(horizontal=True, gap="xxsmall", width="content", vertical_alignment="center"):
         st.segmented_control(
             "AMP",
             [mode for mode in AmpMode if mode in able or mode is now],
+            default=now,
             key=key,
             required=True,
             format_func=lambda mode: _AMP_WORDS[mode],
@@ -139,11 +144,11 @@ def _amp(view: RunView, values: Mapping[str, Any], over: str | None) -> None:
 def _pinned(view: RunView, values: Mapping[str, Any], over: str | None) -> None:
     spec = SPECS["pin_memory"]
     reason = over or _cannot(view, "pin_memory")
-    key = state.setting_key("pin_memory")
     now = bool(values["pin_memory"])
-    state.put(key, now)
+    key = _key("pin_memory", now)
     st.toggle(
         "Pinned",
+        now,
         key=key,
         disabled=reason is not None,
         help=tooltip(spec, reason),
@@ -246,7 +251,7 @@ def _declared(view: RunView, values: Mapping[str, Any], over: str | None) -> Non
     with st.popover("Script", icon=":material/code:", key="declared_settings", disabled=over is not None):
         for setting in settings:
             value = _valid(setting, values.get(setting.name))
-            key = _key(view, setting.name, value)
+            key = _key(setting.name, value, "script")
             args = (view.folder, setting.name, key, value)
             with _measurable(setting.name, over):
                 setting_input(spec_of_declared(setting), key, value, over, send_setting, args)
@@ -271,19 +276,17 @@ def _unavailable(view: RunView) -> None:
 
 def _setting(view: RunView, name: str, values: Mapping[str, Any], reason: str | None) -> None:
     """Draw one setting's widget in a popover."""
-    key = _key(view, name, values[name])
+    key = _key(name, values[name], "popover")
     with _measurable(name, reason):
         setting_input(
             SPECS[name], key, values[name], reason, send_setting, (view.folder, name, key, values[name])
         )
 
 
-def _key(view: RunView, name: str, now: object) -> str:
-    """Return the key of a setting's widget in a popover. It contains the value in effect, so that a new value
-    from any source makes a new widget, and the number of refused changes: a widget with a refused value would
-    show it for as long as nothing else comes into effect."""
-    refusals = view.refusals(name)
-    return f"{state.setting_key(name)}_now_{now}" + (f"_{refusals}" if refusals else "")
+def _key(name: str, now: object, place: str = "bar") -> str:
+    """Return the key of a setting's widget that shows the value in effect or requested, `now`. A value from
+    elsewhere makes a new widget, and so does a refused one."""
+    return state.setting_key(f"{place}_{name}", now, partial(widget_setting, name))
 
 
 def _cannot(view: RunView, name: str) -> str | None:

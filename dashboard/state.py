@@ -6,7 +6,7 @@ of live settings are `set_<name>`, those of the form for a new run `new_<name>`.
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, cast
 
@@ -33,6 +33,8 @@ _LAST_RUN = "last_run"
 _STARTING = "starting"
 _WHEN_FREE = "when_free"
 _QUEUED_VALUES = "intended"
+# Followed by a setting's place: how often its widget was replaced.
+_WIDGETS = "widgets_of_"
 # The key of the new run's name.
 NEW_NAME = "new_name"
 
@@ -224,9 +226,27 @@ def set_measured_setting(name: str | None) -> None:
     st.session_state[_MEASURED_SETTING] = name
 
 
-def setting_key(name: str) -> str:
-    """Return the key of a live setting's widget."""
-    return f"set_{name}"
+def setting_key(place: str, value: Any, convert: Callable[[Any], Any]) -> str:
+    """Return the key of the widget for a live setting with this `value`, at this place of the page: the last
+    one's, or a new one if that has another value (by `convert`, as a setting's value).
+
+    A value is never put into a widget that the browser shows. A tick that is on its way from there would
+    bring the earlier value, which Streamlit takes for a person's change: the page would undo what was changed
+    from the shell. Late values of a replaced widget are known as such, by `is_replaced`.
+    """
+    key = _newest_key(place)
+    if key in st.session_state and convert(st.session_state[key]) != value:
+        st.session_state[_WIDGETS + place] = st.session_state.get(_WIDGETS + place, 0) + 1
+    return _newest_key(place)
+
+
+def is_replaced(key: str) -> bool:
+    """Return whether a key of `setting_key` is that of a widget that was replaced."""
+    return key != _newest_key(key.rpartition("_")[0])
+
+
+def _newest_key(place: str) -> str:
+    return f"{place}_{st.session_state.get(_WIDGETS + place, 0)}"
 
 
 def new_key(name: str, base: str = "") -> str:

@@ -13,9 +13,7 @@ from harness.errors import READ_ONLY, LogError, LogMissingError, StepscopeError
 from harness.records.imported import ImportOrigin
 from harness.records.run import (
     AckRow,
-    CommandKind,
     CommandRow,
-    CommandState,
     DeviceFacts,
     DeviceKind,
     RunRow,
@@ -35,7 +33,6 @@ from harness.supervisor.supervisor import Supervisor
 
 # Only this many of the newest runs are checked for activity.
 _MAX_CHECKED = 20
-_REFUSED = frozenset({CommandState.REJECTED, CommandState.EXPIRED, CommandState.ROLLED_BACK})
 
 
 @st.cache_resource(show_spinner=False)
@@ -98,15 +95,6 @@ class RunView(NamedTuple):
         answers = self.answers
         return [command for command in self.commands if command.command_id not in answers]
 
-    def refusals(self, setting: str) -> int:
-        """Return how many requested changes of `setting` were rejected, expired or rolled back."""
-        refused = {ack.command_id for ack in self.answers.values() if ack.state in _REFUSED}
-        return sum(
-            command.kind == CommandKind.SET and setting in command.values
-            for command in self.commands
-            if command.command_id in refused
-        )
-
 
 def read_view(folder: RunFolder) -> RunView:
     """Read the state of a run. An unreadable log becomes its `problem`, not an error."""
@@ -114,7 +102,8 @@ def read_view(folder: RunFolder) -> RunView:
     commands = read_commands(folder)
     request = folder.request()
     try:
-        with LogReader(folder.log) as reader:
+        with LogReader(folder.log) as reader, reader.at_one_moment():
+            # Else a change could have its result and not be in the settings yet.
             run, history, acks = reader.run(), reader.settings_history(), reader.acks()
             declared, unavailable = reader.script.declared_settings(), reader.script.unavailable_settings()
     except LogError as error:

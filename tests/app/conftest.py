@@ -1,8 +1,10 @@
 """A home of its own for every test, with the simulated runs where a test asks for them."""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from streamlit.components.v2 import manifest_scanner
@@ -149,3 +151,8 @@ def texts(app: AppTest) -> str:
     """Everything a person reads on the page, one piece a line."""
     kinds = ("markdown", "text", "caption", "error", "warning", "info", "code")
     return "\n".join(str(getattr(element, "value", "")) for kind in kinds for element in app.get(kind))
+
+
+def setting(widgets: Iterable[Any], name: str, place: str = "bar") -> Any:
+    """The one of these widgets that is for the setting `name`, in the bar or in a popover."""
+    return next(one for one in widgets if re.fullmatch(rf"{place}_{name}_\d+", one.key or ""))

@@ -15,7 +15,7 @@ from harness.settings import Settings
 from harness.store.appender import LogAppender
 from harness.store.control import ControlLog
 from harness.store.home import Home
-from tests.app.conftest import Open, Write, texts
+from tests.app.conftest import Open, Write, setting, texts
 from tests.store_factories import a_run, a_step
 
 
@@ -127,7 +127,7 @@ def test_controls_of_a_run_that_is_over_are_disabled_and_say_why(demo: Write, op
     app = open_page(run=demo("steady", 100).run_id)
     assert app.button(key="empty_cache").disabled
     assert "simulated" in str(app.button(key="empty_cache").help)
-    assert app.toggle(key="set_pin_memory").disabled
+    assert setting(app.toggle, "pin_memory").disabled
 
 
 def test_a_tick_is_small_and_the_same_at_any_length(demo: Write, open_page: Open) -> None:
@@ -168,7 +168,7 @@ def test_a_queued_request_shows_in_its_widget_and_in_the_list(home: Home, open_p
     with ControlLog(folder) as control:
         control.send(CommandRow("c1", time.time_ns(), CommandKind.SET, '{"batch_size": 64}', "shell"))
     app = open_page(run=folder.run_id)
-    assert app.button_group(key="set_batch_size").value == 64
+    assert setting(app.button_group, "batch_size").value == 64
     assert "batch 64" in texts(app)
     assert "queued" in texts(app)
     assert RunState.LAUNCHING.value in texts(app)

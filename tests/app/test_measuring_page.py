@@ -16,7 +16,7 @@ from harness.records.run import CommandKind, CommandState, RunState, StepRow
 from harness.settings import Settings
 from harness.settings.resolve import resolve
 from harness.store.home import Home
-from tests.app.conftest import Open, texts
+from tests.app.conftest import Open, setting, texts
 from tests.app.live_factories import LiveRun, live_run
 from tests.measuring_factories import write_measured_log
 from tests.store_factories import a_run
@@ -93,7 +93,7 @@ def test_progress_has_a_time_to_the_end_and_a_button_that_ends_it(live: LiveRun,
     assert progress.proto.text.replace("\\", "") == (
         "Measuring AMP off → bf16 · pair 1 of 16 · about 18 s left"
     )
-    assert app.button_group(key="set_amp").value == "off"
+    assert setting(app.button_group, "amp").value == "off"
     app.button(key="measure_end").click().run()
     assert live.requests == [(CommandKind.END_MEASUREMENT, {})]
 

@@ -11,7 +11,7 @@ from harness.records.run import CommandKind
 from harness.settings.resolve import resolve
 from harness.store.home import Home
 from harness.store.labels import Labels, read_labels
-from tests.app.conftest import Open, Write, texts
+from tests.app.conftest import Open, Write, setting, texts
 
 CONTROLS = {
     "stop",
@@ -55,7 +55,7 @@ def test_selected_runs_can_be_opened_and_compared_only(demo: Write, open_page: O
 
 def test_what_steers_a_run_is_disabled(demo: Write, open_page: Open) -> None:
     app = open_page("live", run=demo("amp", 400).run_id)
-    assert app.toggle(key="set_pin_memory").disabled
+    assert setting(app.toggle, "pin_memory").disabled
     assert app.button(key="empty_cache").disabled
     assert "it shows runs and changes nothing" in str(app.button(key="empty_cache").help)
 

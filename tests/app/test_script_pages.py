@@ -3,12 +3,14 @@
 import json
 from unittest.mock import patch
 
+import pytest
+
 from dashboard.wire import unpack
 from harness.records.run import EventKind, EventRow, SettingsRow, Severity
 from harness.records.script import DeclaredSetting, ScalarRow, SettingKind, UnavailableSettingRow
 from harness.settings.spec import SPECS
 from harness.store.home import Home
-from tests.app.conftest import Open, texts
+from tests.app.conftest import Open, setting, texts
 from tests.script_factories import SCRIPT_SETTINGS, script_run
 from tests.store_factories import a_device_sample
 
@@ -19,8 +21,9 @@ def test_the_bar_has_only_settings_of_the_script(home: Home, open_page: Open) ->
     script_run(home)
     app = open_page()
     assert not app.exception
-    assert {group.key for group in app.button_group} >= {"set_amp"}
-    assert "set_batch_size" not in {group.key for group in app.button_group}
+    assert setting(app.button_group, "amp").value == "off"
+    with pytest.raises(StopIteration):
+        setting(app.button_group, "batch_size")
     widgets = [*app.selectbox, *app.number_input, *app.toggle]
     labels = {str(getattr(widget, "label", None)) for widget in widgets}
     assert SPECS["matmul_precision"].label in labels

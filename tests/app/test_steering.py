@@ -16,7 +16,7 @@ from harness.records.run import (
 )
 from harness.settings import Settings
 from harness.store.home import Home
-from tests.app.conftest import Open, texts
+from tests.app.conftest import Open, setting, texts
 from tests.app.live_factories import LiveRun, live_run
 from tests.store_factories import a_step
 
@@ -28,12 +28,12 @@ def live(home: Home) -> Iterator[LiveRun]:
 
 
 def _batch(app: AppTest) -> object:
-    return app.button_group(key="set_batch_size").value
+    return setting(app.button_group, "batch_size").value
 
 
 def test_a_click_is_sent_and_shown_before_it_is_answered(live: LiveRun, open_page: Open) -> None:
     app = open_page(run=live.folder.run_id)
-    app.button_group(key="set_batch_size").set_value(64).run()
+    setting(app.button_group, "batch_size").set_value(64).run()
     assert live.requests == [("set", {"batch_size": 64})]
     assert _batch(app) == 64
     assert "batch 64 · queued" in texts(app)
@@ -41,7 +41,7 @@ def test_a_click_is_sent_and_shown_before_it_is_answered(live: LiveRun, open_pag
 
 def test_an_applied_request_says_at_which_step(live: LiveRun, open_page: Open) -> None:
     app = open_page(run=live.folder.run_id)
-    app.button_group(key="set_batch_size").set_value(64).run()
+    setting(app.button_group, "batch_size").set_value(64).run()
     live.answer(CommandState.APPLIED)
     app.run()
     assert _batch(app) == 64
@@ -50,7 +50,7 @@ def test_an_applied_request_says_at_which_step(live: LiveRun, open_page: Open) -
 
 def test_a_rejection_restores_the_widget_and_gives_its_reason(live: LiveRun, open_page: Open) -> None:
     app = open_page(run=live.folder.run_id)
-    app.button_group(key="set_batch_size").set_value(128).run()
+    setting(app.button_group, "batch_size").set_value(128).run()
     live.answer(CommandState.REJECTED, "It does not fit.")
     app.run()
     assert _batch(app) == 32
@@ -63,7 +63,32 @@ def test_a_change_from_the_shell_reaches_the_widget(live: LiveRun, open_page: Op
     runs.supervisor().send(live.folder, CommandKind.SET, {"amp": "bf16"}, "shell")
     live.answer(CommandState.APPLIED)
     app.run()
-    assert app.button_group(key="set_amp").value == "bf16"
+    assert setting(app.button_group, "amp").value == "bf16"
+
+
+def test_an_earlier_value_that_comes_late_from_the_browser_undoes_no_change_from_the_shell(
+    live: LiveRun, open_page: Open
+) -> None:
+    app = open_page(run=live.folder.run_id)
+    late = app._tree.get_widget_states()
+    runs.supervisor().send(live.folder, CommandKind.SET, {"batch_size": 64}, "shell")
+    app.run()
+    app._run(late)
+    assert live.requests == [("set", {"batch_size": 64})]
+    assert _batch(app) == 64
+
+
+def test_a_click_on_a_widget_that_is_being_replaced_is_sent(live: LiveRun, open_page: Open) -> None:
+    app = open_page(run=live.folder.run_id)
+    batch = setting(app.button_group, "batch_size")
+    batch.set_value(16)
+    clicked = app._tree.get_widget_states()
+    batch.set_value(32)
+    runs.supervisor().send(live.folder, CommandKind.SET, {"batch_size": 64}, "shell")
+    app.run()
+    app._run(clicked)
+    assert live.requests == [("set", {"batch_size": 64}), ("set", {"batch_size": 16})]
+    assert _batch(app) == 16
 
 
 def test_a_value_that_cannot_be_is_refused_in_one_sentence(
@@ -77,7 +102,7 @@ def test_a_value_that_cannot_be_is_refused_in_one_sentence(
         return live_send(live.folder, CommandKind.SET, {"batch_size": 0}, "dashboard")
 
     monkeypatch.setattr(runs.supervisor(), "send", send)
-    app.button_group(key="set_batch_size").set_value(64).run()
+    setting(app.button_group, "batch_size").set_value(64).run()
     assert "batch\\_size cannot be 0" in app.error[0].value
     assert _batch(app) == 32
     assert live.requests == []
@@ -85,9 +110,9 @@ def test_a_value_that_cannot_be_is_refused_in_one_sentence(
 
 def test_a_setting_in_the_drawer_is_sent(live: LiveRun, open_page: Open) -> None:
     app = open_page(run=live.folder.run_id)
-    app.number_input(key="set_grad_accumulation_now_1").set_value(4).run()
+    setting(app.number_input, "grad_accumulation", "popover").set_value(4).run()
     assert live.requests == [("set", {"grad_accumulation": 4})]
-    assert app.number_input(key="set_grad_accumulation_now_4").value == 4
+    assert setting(app.number_input, "grad_accumulation", "popover").value == 4
 
 
 @pytest.mark.parametrize("result", [CommandState.REJECTED, CommandState.EXPIRED, CommandState.ROLLED_BACK])
@@ -103,17 +128,17 @@ def test_a_field_shows_the_value_in_effect_after_a_refusal_before_the_page_is_dr
         return command_id
 
     monkeypatch.setattr(runs.supervisor(), "send", send)
-    app.number_input(key="set_grad_accumulation_now_1").set_value(4).run()
+    setting(app.number_input, "grad_accumulation", "popover").set_value(4).run()
     assert live.requests == [("set", {"grad_accumulation": 4})]
-    assert app.number_input(key="set_grad_accumulation_now_1_1").value == 1
+    assert setting(app.number_input, "grad_accumulation", "popover").value == 1
 
 
 def test_a_value_that_is_requested_already_is_not_requested_again(live: LiveRun, open_page: Open) -> None:
     app = open_page(run=live.folder.run_id)
     runs.supervisor().send(live.folder, CommandKind.SET, {"batch_size": 64}, "shell")
-    app.button_group(key="set_batch_size").set_value(64).run()
+    setting(app.button_group, "batch_size").set_value(64).run()
     assert live.requests == [("set", {"batch_size": 64})]
-    app.button_group(key="set_batch_size").set_value(32).run()
+    setting(app.button_group, "batch_size").set_value(32).run()
     assert live.requests[1:] == [("set", {"batch_size": 32})]
 
 
@@ -212,7 +237,7 @@ def test_a_change_is_sent_even_if_another_run_of_the_page_is_requested_meanwhile
         return read(key)
 
     monkeypatch.setattr(state, "widget_value", read_late)
-    app.button_group(key="set_batch_size").set_value(64).run()
+    setting(app.button_group, "batch_size").set_value(64).run()
     assert state.widget_value is read
     assert live.requests == [("set", {"batch_size": 64})]
     assert _batch(app) == 64

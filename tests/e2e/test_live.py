@@ -107,7 +107,7 @@ def test_a_change_that_cannot_be_made_says_why(tab: Tab, run: RunFolder) -> None
 def test_what_the_cpu_cannot_do_is_disabled_with_the_reason(tab: Tab, run: RunFolder) -> None:
     tab.stay_with(run.run_id)
     expect(tab.key("set_pin_memory").get_by_role("switch")).to_be_disabled()
-    tab.key("set_pin_memory").locator("[data-testid=stTooltipIcon]").hover()
+    tab.key("set_pin_memory").locator("[data-testid=stTooltipIcon]").first.hover()
     _expect_tooltip(tab, "Pinned memory needs a GPU")
     expect(tab.button("no_fp16")).to_be_disabled()
     tab.key("no_fp16").hover()
