@@ -61,7 +61,7 @@ def test_a_script_that_closes_all_files_of_its_process_keeps_its_exit_code(tmp_p
     assert "stepscope: The files of this run could not be closed: Bad file descriptor.\n" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_a_script_does_when_its_objects_are_freed_is_done_under_watch(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(_SCRIPT)

@@ -79,10 +79,14 @@ _LONG = pytest.mark.long
         pytest.param(
             _CAUGHT_IN_MAIN + "raise SystemExit(main(0))", 0, RunState.STOPPED, _UNKNOWN, marks=_LONG
         ),
-        (_IN_MAIN + "sys.exit(main(3))", 3, RunState.FAILED, "The script exited with 3."),
+        pytest.param(
+            _IN_MAIN + "sys.exit(main(3))", 3, RunState.FAILED, "The script exited with 3.", marks=_LONG
+        ),
         pytest.param(_WATCHED + _CAUGHT, 0, RunState.FINISHED, _FINISHED, marks=_LONG),
         pytest.param(_WATCHED + "raise SystemExit(3)", 3, RunState.STOPPED, _UNKNOWN, marks=_LONG),
-        (_WATCHED + _OWN_HOOK, 1, RunState.FAILED, "ZeroDivisionError: division by zero"),
+        pytest.param(
+            _WATCHED + _OWN_HOOK, 1, RunState.FAILED, "ZeroDivisionError: division by zero", marks=_LONG
+        ),
         (_IN_A_THREAD, 0, RunState.FAILED, "ValueError: no step 5"),
     ],
 )
@@ -110,7 +114,10 @@ def test_the_end_of_the_process_is_the_outcome(
     [
         "stepscope.watch(weight, optimizer)\ntrain_on()\n",
         pytest.param("with stepscope.watch(weight, optimizer):\n    train_on()\n", marks=_LONG),
-        "run = stepscope.watch(weight, optimizer)\ntry:\n    train_on()\nfinally:\n    run.close()\n",
+        pytest.param(
+            "run = stepscope.watch(weight, optimizer)\ntry:\n    train_on()\nfinally:\n    run.close()\n",
+            marks=_LONG,
+        ),
     ],
     ids=["plain", "block", "closed"],
 )

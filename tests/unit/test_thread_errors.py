@@ -47,7 +47,7 @@ print("joined", flush=True)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_error_in_a_thread_has_the_traceback_of_the_bare_script(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(_SCRIPT)
