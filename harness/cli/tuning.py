@@ -191,7 +191,7 @@ def _new(arguments: Namespace, shell: Shell, home: Home) -> tuple[TuneFolder, Tu
 
 def _resumed(arguments: Namespace, home: Home) -> tuple[TuneFolder, Tune]:
     folder = find_tune(home, arguments.resume)
-    tune = folder.read()
+    tune = folder.view()
     if arguments.engine is not None and arguments.engine != tune.engine:
         raise UsageError(f"The tune {folder.tune_id} trains on this machine; start a new one with --on.")
     if arguments.selected:

@@ -48,12 +48,16 @@ class Tuner(Closing):
         interface: TuneInterface,
         find_largest_batch: FindLargestBatch,
     ) -> None:
-        """Raises RunStateError when another process runs this tune."""
+        """A tune that is running already was started by another process, and may have a request to stop.
+
+        Raises RunStateError when another process runs this tune.
+        """
         try:
             self._liveness = Liveness.hold(folder.alive)
         except BlockingIOError:
             raise RunStateError(f"The tune {folder.tune_id} is in progress in another process.") from None
-        folder.stop.unlink(missing_ok=True)
+        if tune.state is not TuneState.RUNNING:
+            folder.stop.unlink(missing_ok=True)
         self._supervisor = supervisor
         self._folder = folder
         self._interface = interface

@@ -97,6 +97,17 @@ def test_a_tune_in_progress_is_not_started_twice(home: Home) -> None:
     Liveness.hold(folder.alive).close()
 
 
+@pytest.mark.parametrize(("state", "is_kept"), [(TuneState.RUNNING, True), (TuneState.STOPPED, False)])
+def test_a_stop_requested_while_the_process_starts_is_kept_and_an_earlier_one_is_not(
+    home: Home, state: TuneState, is_kept: bool
+) -> None:
+    folder = create_tune(home, 1.0)
+    folder.request_stop()
+    interface = TuneInterface(lambda: False, lambda tune: None)
+    with Tuner(Supervisor(home), folder, a_tune()._replace(state=state), interface, lambda *_: None):
+        assert folder.stop.exists() is is_kept
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5 h", 5400), ("45", 45)])
 def test_a_budget_is_a_time_with_a_unit(text: str, seconds: float) -> None:
     assert parse_budget(text) == seconds
