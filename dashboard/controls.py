@@ -84,7 +84,8 @@ def _lifecycle(view: RunView) -> None:
         paused = current is RunState.PAUSED
         st.button(
             "Resume" if paused else "Pause",
-            key="pause",
+            # Two buttons: a late click on "Pause" is none on "Resume".
+            key="resume" if paused else "pause",
             icon=":material/play_arrow:" if paused else ":material/pause:",
             disabled=current not in (RunState.RUNNING, RunState.PAUSED),
             on_click=send_command,

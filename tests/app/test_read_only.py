@@ -16,6 +16,7 @@ from tests.app.conftest import Open, Write, setting, texts
 CONTROLS = {
     "stop",
     "pause",
+    "resume",
     "new_run",
     "start",
     "delete_run_confirmed",

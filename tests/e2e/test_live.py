@@ -123,12 +123,13 @@ def test_a_run_is_paused_and_resumed(tab: Tab, run: RunFolder) -> None:
     tab.stay_with(run.run_id)
     tab.button("pause").click()
     tab.badge("paused").wait_for()
-    expect(tab.button("pause")).to_contain_text("Resume")
+    expect(tab.button("resume")).to_contain_text("Resume")
+    expect(tab.button("pause")).to_have_count(0)  # A late click on it does not resume the run.
     held = _last_step(run)
     for _ in range(2):  # The process goes on, beating once a second, and takes no step.
         tab.until(partial(_beat_ns, run), partial(operator.lt, _beat_ns(run)))
     assert _last_step(run) == held == tab.until(lambda: tab.last_step, lambda step: step == held)
-    tab.button("pause").click()
+    tab.button("resume").click()
     tab.badge("running").wait_for()
     tab.until(lambda: tab.last_step, lambda step: step > held)
 
