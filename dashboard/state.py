@@ -32,6 +32,7 @@ _PAGES = "pages"
 _LAST_RUN = "last_run"
 _STARTING = "starting"
 _WHEN_FREE = "when_free"
+_TUNES_STARTED = "tunes_started"
 _QUEUED_VALUES = "intended"
 # Followed by a setting's place: how often its widget was replaced.
 _WIDGETS = "widgets_of_"
@@ -332,6 +333,16 @@ def starts_when_free() -> bool:
 def start_token() -> str:
     """Return the token of the current form: however often it is sent, it starts one run."""
     return cast(str, st.session_state.setdefault(_START_TOKEN, uuid.uuid4().hex))
+
+
+def tunes_started() -> int:
+    """Return how many tunes were started from the form in this session."""
+    return cast(int, st.session_state.get(_TUNES_STARTED, 0))
+
+
+def count_started_tune() -> None:
+    """Count a tune that was started from the form."""
+    st.session_state[_TUNES_STARTED] = tunes_started() + 1
 
 
 def renew_start_token() -> None:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import streamlit as st
 
 from dashboard import new_run, state
+from dashboard.callbacks import to_the_end
 from dashboard.data import own_models, tunes
 from dashboard.form import setting_input
 from dashboard.new_run import Base
@@ -42,8 +43,12 @@ def tune_form() -> None:
         base = new_run.base(choices.model, choices.model.preset(choices.preset))
         with st.expander("Settings to compare, device and baseline", key="tune_more"):
             selected, facts = _more(base)
-        if st.button("Start", key="tune_start", type="primary", icon=":material/play_arrow:"):
+        # Another button after each start: a second click on this one, from a page that is not drawn anew yet,
+        # would start a second tune.
+        key = f"tune_start_{state.tunes_started()}"
+        if st.button("Start", key=key, type="primary", icon=":material/play_arrow:"):
             _start(choices, base, selected, facts)
+            st.rerun()
 
 
 def _head() -> _Choices:
@@ -123,6 +128,7 @@ def _baseline_input(name: str, base: Base) -> None:
     st.selectbox(SPECS[name].label, list(titles), key=key, format_func=titles.__getitem__)
 
 
+@to_the_end
 def _start(choices: _Choices, base: Base, selected: list[str], facts: DeviceFacts | None) -> None:
     try:
         settings = new_run.validated_settings(base.form_values(facts))
@@ -131,4 +137,4 @@ def _start(choices: _Choices, base: Base, selected: list[str], facts: DeviceFact
         state.set_problem(str(error))
     else:
         state.put(state.Key.TUNE, folder.tune_id)
-    st.rerun()
+        state.count_started_tune()

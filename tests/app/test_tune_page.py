@@ -41,7 +41,7 @@ def test_a_home_without_tunes_has_the_form_and_an_explanation(open_page: Open) -
     app = open_page("tune")
     assert not app.exception
     assert "one warm run" in texts(app)
-    assert app.button(key="tune_start").label == "Start"
+    assert app.button(key="tune_start_0").label == "Start"
 
 
 def test_a_completed_tune_shows_ranking_winner_and_snippet(open_page: Open) -> None:
@@ -104,7 +104,7 @@ def test_the_form_passes_on_settings_to_compare_and_the_baseline(
     app.multiselect(key="tune_selected_mlp").set_value(["num_workers", "batch_size"])
     app.multiselect(key="tune_baseline_mlp").set_value(["slow_loader_ms"]).run()
     app.number_input(key="new_slow_loader_ms_mlp_laptop").set_value(5.0)
-    app.button(key="tune_start").click().run()
+    app.button(key="tune_start_0").click().run()
     assert not app.exception
     settings, goal, budget_s, selected = launched[0]
     assert (settings.model, settings.slow_loader_ms) == ("mlp", 5.0)

@@ -118,7 +118,7 @@ def test_a_page_fits_the_screen(tab: Tab, runs: dict[str, RunFolder], path: str)
         tab.open(f"compare?runs={','.join(chosen)}")
         expect(tab.chart).to_have_count(5)
     elif path == "tune":
-        tab.button("tune_start").wait_for()
+        tab.button("tune_start_0").wait_for()
     elif path == "new":
         tab.button("start").wait_for()
         expect(tab.page.get_by_text("Checking this machine…")).to_have_count(0)
