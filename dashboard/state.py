@@ -13,6 +13,7 @@ from typing import Any, cast
 import streamlit as st
 
 from dashboard.callbacks import to_the_end
+from harness.store.labels import Labels
 
 # How long the live page polls faster after a request.
 FAST_POLL_S = 5.0
@@ -33,6 +34,7 @@ _LAST_RUN = "last_run"
 _STARTING = "starting"
 _WHEN_FREE = "when_free"
 _TUNES_STARTED = "tunes_started"
+_LABELS_FORM = "labels_form"
 _QUEUED_VALUES = "intended"
 # Followed by a setting's place: how often its widget was replaced.
 _WIDGETS = "widgets_of_"
@@ -333,6 +335,22 @@ def starts_when_free() -> bool:
 def start_token() -> str:
     """Return the token of the current form: however often it is sent, it starts one run."""
     return cast(str, st.session_state.setdefault(_START_TOKEN, uuid.uuid4().hex))
+
+
+def labels_form(run: str, labels: Labels, *, is_open: bool) -> tuple[Labels, int]:
+    """Return the labels that the form of a run shows at first, and the number of the form, for the keys of
+    its widgets: an open form stays, until it is saved."""
+    shown_run, shown, number = st.session_state.get(_LABELS_FORM, (run, labels, 0))
+    if shown is None or shown_run != run or (shown != labels and not is_open):
+        shown, number = labels, number + 1
+    st.session_state[_LABELS_FORM] = (run, shown, number)
+    return shown, number
+
+
+def end_labels_form() -> None:
+    """Let the next form show the labels as saved."""
+    run, _, number = st.session_state[_LABELS_FORM]
+    st.session_state[_LABELS_FORM] = (run, None, number)
 
 
 def tunes_started() -> int:

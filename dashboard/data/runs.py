@@ -25,7 +25,7 @@ from harness.settings.recorded import RecordedSettings, read_recorded
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder, shown_name
 from harness.store.home import Home
-from harness.store.labels import change_tags, read_labels, set_note
+from harness.store.labels import Labels, change_tags, set_note
 from harness.store.reader import LogReader
 from harness.supervisor.stored_json import read_device, read_versions
 from harness.supervisor.summary import subject_of
@@ -169,12 +169,14 @@ def tag_runs(run_ids: Iterable[str], add: Sequence[str], remove: Sequence[str]) 
     return _for_each(run_ids, lambda folder: change_tags(folder, add, remove))
 
 
-def set_labels(run_id: str, tags: Sequence[str], note: str) -> None:
-    """Replace the tags and the note of a run. Raises StepscopeError."""
+def set_labels(run_id: str, before: Labels, after: Labels) -> None:
+    """Write what differs between the labels of a run that were shown and those with a person's changes.
+    Raises StepscopeError."""
     supervisor().check_may_write()
     folder = find(run_id)
-    change_tags(folder, tags, set(read_labels(folder).tags) - set(tags))
-    set_note(folder, note)
+    change_tags(folder, set(after.tags) - set(before.tags), set(before.tags) - set(after.tags))
+    if after.note != before.note:
+        set_note(folder, after.note)
 
 
 def _for_each(run_ids: Iterable[str], act: Callable[[RunFolder], object]) -> list[str]:

@@ -13,7 +13,7 @@ from harness.errors import StepscopeError
 from harness.export import ExportFormat
 from harness.records.entry import RunEntry
 from harness.records.run import RunState
-from harness.store.labels import LONGEST_NOTE, MOST_TAGS
+from harness.store.labels import LONGEST_NOTE, MOST_TAGS, Labels
 
 _MOST_PROBLEMS = 3
 # Ids in one command; more are hard to read.
@@ -74,24 +74,33 @@ def _command(ids: Sequence[str]) -> None:
 
 
 def labels_button(run: RunEntry) -> None:
-    """Draw the tags and the note of a run, to change them."""
-    with st.popover("Labels", icon=":material/label:", key="labels"):
+    """Draw the tags and the note of a run, to change them.
+
+    While the popover is open, they are those at its opening, so that no text is lost. Only what a person
+    changed is saved: labels from a shell or another tab stay.
+    """
+    popover = st.popover("Labels", icon=":material/label:", key="labels", on_change="rerun")
+    before, number = state.labels_form(run.run_id, Labels(run.tags, run.note), is_open=bool(popover.open))
+    with popover:
         tags = st.multiselect(
             "Tags",
-            list(run.tags),
-            default=list(run.tags),
-            key=f"tags_{run.run_id}",
+            list(before.tags),
+            default=list(before.tags),
+            key=f"tags_{run.run_id}_{number}",
             accept_new_options=True,
             max_selections=MOST_TAGS,
             placeholder="Type a tag, press Enter",
             width=320,
         )
-        note = st.text_area("Note", run.note, key=f"note_{run.run_id}", max_chars=LONGEST_NOTE)
+        key = f"note_{run.run_id}_{number}"
+        note = st.text_area("Note", before.note, key=key, max_chars=LONGEST_NOTE)
         if st.button("Save", key="save_labels", type="primary"):
             try:
-                run_data.set_labels(run.run_id, tags, note)
+                run_data.set_labels(run.run_id, before, Labels(tuple(tags), note))
             except StepscopeError as error:
                 state.set_problem(str(error))
+            else:
+                state.end_labels_form()
             st.rerun()
 
 

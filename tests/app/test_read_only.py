@@ -87,7 +87,7 @@ def test_what_the_buttons_call_is_refused_too(
         with pytest.raises(ReadOnlyError):
             act([folder.run_id])
     with pytest.raises(ReadOnlyError):
-        runs.set_labels(folder.run_id, ["x"], "x")
+        runs.set_labels(folder.run_id, Labels(), Labels(("x",), "x"))
     assert read_labels(folder) == Labels()
     assert [run.run_id for run in home.runs()] == [folder.run_id]
     assert not (folder.path / "control.sqlite3").exists()

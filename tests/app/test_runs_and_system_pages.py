@@ -17,7 +17,7 @@ from harness.errors import StepscopeError
 from harness.settings import Settings
 from harness.settings.resolve import resolve
 from harness.store.home import Home
-from harness.store.labels import Labels, change_tags, read_labels
+from harness.store.labels import Labels, change_tags, read_labels, set_note
 from tests.app.conftest import FakeDoctorRun, Open, Write, texts
 from tests.app.live_factories import live_run
 from tests.many_runs import write_many
@@ -137,11 +137,25 @@ def test_labels_of_a_run_are_changed(demo: Write, open_page: Open) -> None:
     change_tags(folder, ["old"])
     with _selected(0):
         app = open_page("runs")
-        app.text_area(key=f"note_{folder.run_id}").set_value("keep").run()
-        app.multiselect(key=f"tags_{folder.run_id}").set_value(["new"]).run()
+        app.text_area(key=f"note_{folder.run_id}_0").set_value("keep").run()
+        app.multiselect(key=f"tags_{folder.run_id}_0").set_value(["new"]).run()
         app.button(key="save_labels").click().run()
     assert not app.exception
     assert read_labels(folder) == Labels(("new",), "keep")
+
+
+def test_labels_from_a_shell_stay_when_others_are_saved(demo: Write, open_page: Open) -> None:
+    folder = demo("steady", 50)
+    with _selected(0):
+        app = open_page("runs")
+        app.session_state["labels"] = True  # The popover is open.
+        app.multiselect(key=f"tags_{folder.run_id}_0").set_value(["page"]).run()
+        change_tags(folder, ["shell"])
+        set_note(folder, "from a shell")
+        app.button(key="save_labels").click().run()
+        assert read_labels(folder) == Labels(("page", "shell"), "from a shell")
+        assert app.text_area(key=f"note_{folder.run_id}_1").value == "from a shell"
+    assert not app.exception
 
 
 def test_several_runs_are_tagged_and_deleted_but_not_an_active_one(
