@@ -32,6 +32,8 @@ _PAGES = {
     "system": st.Page(system.page, title="System", icon=":material/computer:", url_path="system"),
 }
 state.store_pages(_PAGES)
-_PAGE = st.navigation(list(_PAGES.values()), position="top")
+# The default page has the address "/" only.
+_ADDRESSES = [st.Page(live.redirect, title="Live", url_path="live", visibility="hidden")]
+_PAGE = st.navigation([*_PAGES.values(), *_ADDRESSES], position="top")
 notifications()
 _PAGE.run()

@@ -71,6 +71,12 @@ def page() -> None:
     report_link([folder.run_id])
 
 
+def redirect() -> None:
+    """Lead from the address "/live" to this page, with the run in the address."""
+    run = state.run_id()
+    st.switch_page(state.page("live"), query_params=None if run is None else state.run_query(run))
+
+
 def _header(view: RunView) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="live_header"):
         header.run_picker(view)

@@ -119,6 +119,12 @@ def _expect_tooltip(tab: Tab, text: str) -> None:
     tab.page.get_by_role("tooltip").filter(has_text=text).wait_for()
 
 
+def test_its_name_is_an_address_too(tab: Tab, run: RunFolder) -> None:
+    tab.open("live", run.run_id)
+    tab.chart.wait_for()
+    assert tab.page.url == f"{tab.url}/?run={run.run_id}"
+
+
 def test_a_run_is_paused_and_resumed(tab: Tab, run: RunFolder) -> None:
     tab.stay_with(run.run_id)
     tab.button("pause").click()
