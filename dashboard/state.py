@@ -24,6 +24,7 @@ _PROBLEM_S = 6.0
 
 _RUN = "run"
 _RUNS = "runs"
+_COMPARISON = "comparison"
 _FAST_POLL_UNTIL = "hurry_until"
 _LAST_COMMAND = "last_command"
 _START_TOKEN = "start_token"
@@ -127,14 +128,16 @@ def show_run(run: str) -> None:
 
 
 def begin_comparison(known: Mapping[str, str], most: int) -> list[str]:
-    """Choose the runs in the address, by their ids or names, for a comparison, once per visit of the page;
-    return those that do not exist. `known` are the names of all runs by their ids, the newest first."""
+    """Choose the runs in the address, by their ids or names, for a comparison, at the first visit of the page
+    and when the browser went back or forward; return those that do not exist. `known` are the names of all
+    runs by their ids, the newest first."""
     ids = {name: run_id for run_id, name in reversed(list(known.items()))} | {
         run_id: run_id for run_id in known
     }
-    words = str(st.query_params.get(_RUNS, "")).split(",")
+    address = str(st.query_params.get(_RUNS, ""))
+    words = address.split(",")
     runs = list(dict.fromkeys(ids.get(word, word) for word in words if word))
-    if Key.COMPARED not in st.session_state:
+    if Key.COMPARED not in st.session_state or address != st.session_state.get(_COMPARISON, address):
         st.session_state[Key.COMPARED] = [run for run in runs if run in known][:most]
     else:
         st.session_state[Key.COMPARED] = [run for run in st.session_state[Key.COMPARED] if run in known]
@@ -146,6 +149,7 @@ def show_comparison(runs: Sequence[str]) -> None:
     text = ",".join(runs)
     if text and st.query_params.get(_RUNS) != text:
         st.query_params[_RUNS] = text
+    st.session_state[_COMPARISON] = str(st.query_params.get(_RUNS, ""))
 
 
 def comparison_query(runs: Sequence[str]) -> dict[str, str]:

@@ -28,6 +28,17 @@ def test_runs_in_the_address_may_be_names(demo: Write, open_page: Open) -> None:
     assert "Settings that differ" in texts(app)
 
 
+def test_going_back_compares_the_runs_of_that_address(demo: Write, open_page: Open) -> None:
+    first, second, third = (demo(kind, 100).run_id for kind in ("steady", "slow-loader", "amp"))
+    app = open_page("compare", runs=f"{first},{second}")
+    app.multiselect(key="compared_runs").set_value([first, second, third]).run()
+    assert app.query_params["runs"] == f"{first},{second},{third}"
+    app.query_params["runs"] = f"{first},{second}"
+    app.run()
+    assert app.multiselect(key="compared_runs").value == [first, second]
+    assert app.query_params["runs"] in (f"{first},{second}", [f"{first},{second}"])
+
+
 def test_curves_are_aligned_by_the_chosen_axis(demo: Write, open_page: Open) -> None:
     runs = [demo("steady", 100).run_id, demo("slow-loader", 100).run_id]
     with patch("dashboard.canvas.live_plotly") as draw:
