@@ -17,6 +17,9 @@ from harness.records.run import DeviceFacts, DeviceKind, RunState
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$&^=])")
 _SHORTCODE = re.compile(r":(?=\S)")
 
+# Of a column in MiB, by sprintf-js: with decimals, what has some KiB would be 0.00.
+MIB_FORMAT = "%.4g"
+
 _BADGES: dict[RunState, tuple[str, str]] = {
     RunState.LAUNCHING: ("blue", ":material/hourglass_top:"),
     RunState.RUNNING: ("green", ":material/play_circle:"),

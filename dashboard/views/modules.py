@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from dashboard.charts.modules import MemoryKind, ModuleLine, icicle, named_parts, table_lines
-from dashboard.components import plain, table
+from dashboard.components import MIB_FORMAT, plain, table
 from harness import words
 from harness.records.memory import ModuleMemoryRow, SnapshotRow
 
@@ -13,22 +13,22 @@ _COLUMNS = {
     "module": st.column_config.TextColumn("Module", help="Its path in the model.", width="medium"),
     "kind": st.column_config.TextColumn("Kind", help="Its class."),
     "parameters": st.column_config.NumberColumn(
-        "Parameters, MiB", format="%.2f", help="Its own parameters and buffers, without its children's."
+        "Parameters, MiB", format=MIB_FORMAT, help="Its own parameters and buffers, without its children's."
     ),
     "gradients": st.column_config.NumberColumn(
         "Gradients, MiB",
-        format="%.2f",
+        format=MIB_FORMAT,
         help="Gradients of its trained parameters at the time of the snapshot.",
     ),
     "optimizer": st.column_config.NumberColumn(
-        "Optimizer, MiB", format="%.2f", help="Optimizer state of its parameters."
+        "Optimizer, MiB", format=MIB_FORMAT, help="Optimizer state of its parameters."
     ),
     "activations": st.column_config.NumberColumn(
         "Activations, MiB",
-        format="%.2f",
+        format=MIB_FORMAT,
         help="Tensors saved by its forward pass for the backward pass, at their peak within a step.",
     ),
-    "together": st.column_config.NumberColumn("Total, MiB", format="%.2f", help="Sum of the columns."),
+    "together": st.column_config.NumberColumn("Total, MiB", format=MIB_FORMAT, help="Sum of the columns."),
 }
 _PART = "module_part"
 

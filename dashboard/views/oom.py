@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from dashboard.charts import allocations
-from dashboard.components import plain, table
+from dashboard.components import MIB_FORMAT, plain, table
 from dashboard.data.memory import OomEntry
 from harness import words
 from harness.analysis.oom import text as oom_text
@@ -30,7 +30,9 @@ _LIVE_HELP = (
     "variables and allocation sites are contained in them."
 )
 _HOLDER_COLUMNS = {
-    "held_mib": st.column_config.NumberColumn("Size, MiB", format="%.2f", help="When the allocation failed."),
+    "held_mib": st.column_config.NumberColumn(
+        "Size, MiB", format=MIB_FORMAT, help="When the allocation failed."
+    ),
     "what": st.column_config.TextColumn(
         "Kind or site", help="A variable of the script, a kind of memory, or the allocation site."
     ),

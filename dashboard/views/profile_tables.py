@@ -8,7 +8,7 @@ import streamlit as st
 from dashboard import state
 from dashboard.charts import profile_lines
 from dashboard.charts.profile_lines import OpLine, WorkChangeLine, Works
-from dashboard.components import table
+from dashboard.components import MIB_FORMAT, table
 from dashboard.data.profiles import Profile
 from harness import words
 from harness.analysis.profiles import by_module, compare
@@ -138,7 +138,7 @@ _COLUMNS = {
     "total_cpu": _time("Total CPU, ms", "On the CPU, with the operators it called."),
     "calls": st.column_config.NumberColumn("Calls per step", format="%.4g"),
     "memory": st.column_config.NumberColumn(
-        "Memory, MiB", format="%.2f", help="Allocated minus freed by it, per step."
+        "Memory, MiB", format=MIB_FORMAT, help="Allocated minus freed by it, per step."
     ),
 }
 _CHANGES = {

@@ -6,7 +6,7 @@ import streamlit as st
 
 from dashboard.charts import allocations
 from dashboard.commands import send_command
-from dashboard.components import plain, table
+from dashboard.components import MIB_FORMAT, plain, table
 from dashboard.controls import disabled_reason
 from dashboard.data import changes as change_data
 from dashboard.data import memory as memory_data
@@ -32,21 +32,27 @@ _PLACE = {
     ),
 }
 _LIVE_COLUMNS = {
-    "held_mib": st.column_config.NumberColumn("Live, MiB", format="%.2f", help="Live memory of this site."),
+    "held_mib": st.column_config.NumberColumn(
+        "Live, MiB", format=MIB_FORMAT, help="Live memory of this site."
+    ),
     "share": st.column_config.NumberColumn("Share", format="percent", help="Share of allocated memory."),
     "grew_mib": st.column_config.NumberColumn(
         "Retained, MiB",
-        format="%.2f",
+        format=MIB_FORMAT,
         help="Allocated during the recorded steps and not freed.",
     ),
     **_PLACE,
 }
 _CHANGES = {
     "change_mib": st.column_config.NumberColumn(
-        "Change, MiB", format="%+.2f", help="Difference of live memory."
+        "Change, MiB", format="%+.4g", help="Difference of live memory."
     ),
-    "before_mib": st.column_config.NumberColumn("Before, MiB", format="%.2f", help="In the first snapshot."),
-    "after_mib": st.column_config.NumberColumn("After, MiB", format="%.2f", help="In the second snapshot."),
+    "before_mib": st.column_config.NumberColumn(
+        "Before, MiB", format=MIB_FORMAT, help="In the first snapshot."
+    ),
+    "after_mib": st.column_config.NumberColumn(
+        "After, MiB", format=MIB_FORMAT, help="In the second snapshot."
+    ),
     "what": st.column_config.TextColumn(
         "Status", help="A site cut from one of the lists appears as new or gone."
     ),

@@ -164,6 +164,18 @@ def test_modules_are_known_after_the_census_and_activations_after_a_snapshot(
     assert not app.exception
 
 
+def test_sizes_of_some_kib_are_not_rounded_to_zero_mib(demo: Write, open_page: Open) -> None:
+    app = open_page("memory", run=demo("leak", 600).run_id)
+    formats = [
+        column["type_config"]["format"]
+        for frame in app.dataframe
+        for column in json.loads(frame.proto.columns).values()
+        if str(column.get("label")).endswith(", MiB")
+    ]
+    assert "%.4g" in formats
+    assert "%.2f" not in formats
+
+
 def test_a_log_of_the_first_version_says_what_it_does_not_have(demo: Write, open_page: Open) -> None:
     folder = demo("steady", 200)
     with contextlib.closing(sqlite3.connect(folder.log)) as connection, connection:
