@@ -17,6 +17,7 @@ from dashboard.components import plain, read_only_badge, scalar_selection
 from dashboard.data.runs import RunView, read_only
 from dashboard.data.scalars import default_scalars
 from dashboard.form import amp_unavailable_reason, setting_input, spec_of_declared, tooltip
+from harness.records.measurement import NO_MEASUREMENT
 from harness.records.run import AmpMode, CommandKind, RunState
 from harness.records.script import DeclaredSetting, SettingValue
 from harness.settings.declaration import Group, Need
@@ -48,7 +49,7 @@ def control_bar(view: RunView) -> None:
                         key=f"set_{name}",
                     ):
                         draw(view, values, over)
-                        _measure_button(name, over or _cannot(view, name), "_bar")
+                        _measure_button(name, unmeasurable_reason(view) or _cannot(view, name), "_bar")
             _declared(view, values, over)
             _more(view, values, over)
 
@@ -65,6 +66,11 @@ def disabled_reason(view: RunView) -> str | None:
     if view.run is None:
         return "The run is still starting."
     return None
+
+
+def unmeasurable_reason(view: RunView) -> str | None:
+    """Return why the run takes no measurements; None if it does."""
+    return disabled_reason(view) or (NO_MEASUREMENT if view.has_ranks else None)
 
 
 def _lifecycle(view: RunView) -> None:
@@ -234,14 +240,14 @@ def _measure_button(name: str, reason: str | None, place: str = "") -> None:
 
 
 @contextmanager
-def _measurable(name: str, reason: str | None) -> Iterator[None]:
+def _measurable(view: RunView, name: str, reason: str | None) -> Iterator[None]:
     """Draw a setting of a popover in this context, with the button of its measurement to the right."""
     is_toggle = name in SPECS and SPECS[name].kind is ValueKind.BOOL
     with st.container(horizontal=True, gap="xxsmall", vertical_alignment="center" if is_toggle else "bottom"):
         with st.container():
             yield
         if name not in _UNMEASURED:
-            _measure_button(name, reason)
+            _measure_button(name, unmeasurable_reason(view) or reason)
 
 
 def _declared(view: RunView, values: Mapping[str, Any], over: str | None) -> None:
@@ -254,7 +260,7 @@ def _declared(view: RunView, values: Mapping[str, Any], over: str | None) -> Non
             value = _valid(setting, values.get(setting.name))
             key = _key(setting.name, value, "script")
             args = (view.folder, setting.name, key, value)
-            with _measurable(setting.name, over):
+            with _measurable(view, setting.name, over):
                 setting_input(spec_of_declared(setting), key, value, over, send_setting, args)
 
 
@@ -278,7 +284,7 @@ def _unavailable(view: RunView) -> None:
 def _setting(view: RunView, name: str, values: Mapping[str, Any], reason: str | None) -> None:
     """Draw one setting's widget in a popover."""
     key = _key(name, values[name], "popover")
-    with _measurable(name, reason):
+    with _measurable(view, name, reason):
         setting_input(
             SPECS[name], key, values[name], reason, send_setting, (view.folder, name, key, values[name])
         )

@@ -76,6 +76,8 @@ class RunView(NamedTuple):
     unavailable: Mapping[str, str] = {}
     # The source of an imported run.
     imported: ImportOrigin | None = None
+    # Whether it trains in several processes.
+    has_ranks: bool = False
 
     @property
     def subject(self) -> str | None:
@@ -142,6 +144,7 @@ def read_view(folder: RunFolder) -> RunView:
         declared,
         unavailable,
         request.imported,
+        not request.part.is_alone,
     )
 
 

@@ -8,7 +8,7 @@ import streamlit as st
 from dashboard import ticks
 from dashboard.commands import send_settings, try_settings
 from dashboard.components import plain
-from dashboard.controls import disabled_reason
+from dashboard.controls import disabled_reason, unmeasurable_reason
 from dashboard.data import advice as advice_data
 from dashboard.data import runs as run_data
 from dashboard.data.advice import SOURCE, AdviceResult
@@ -101,12 +101,15 @@ def _apply(view: RunView, suggestion: Suggestion) -> None:
         or (command.kind == CommandKind.SET and suggestion.change.items() <= command.values.items())
         for command in view.pending
     )
+    unmeasurable = unmeasurable_reason(view)
     st.button(
         "Try it",
         key=f"try_{suggestion.rule.replace('-', '_')}",
         icon=":material/experiment:",
-        disabled=waits,
-        help=f"Measures {plain(title)} in randomized pairs of blocks, and keeps it if it is faster.",
+        disabled=waits or unmeasurable is not None,
+        help=plain(
+            unmeasurable or f"Measures {title} in randomized pairs of blocks, and keeps it if it is faster."
+        ),
         on_click=try_settings,
         args=(view.folder, suggestion.change, SOURCE),
     )

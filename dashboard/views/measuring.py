@@ -8,7 +8,7 @@ import streamlit as st
 from dashboard import state
 from dashboard.commands import end_measurement, pending_values, request_measurement
 from dashboard.components import plain, table
-from dashboard.controls import disabled_reason
+from dashboard.controls import disabled_reason, unmeasurable_reason
 from dashboard.data.measuring import read_measured
 from dashboard.data.runs import RunView, read_view, supervisor
 from dashboard.form import setting_input, spec_of_declared
@@ -41,7 +41,7 @@ def form(view: RunView) -> None:
     """Draw the form for the setting whose button was clicked; nothing without one."""
     name = state.measured_setting()
     values = pending_values(view)
-    if name is None or name not in values or disabled_reason(view) is not None:
+    if name is None or name not in values or unmeasurable_reason(view) is not None:
         return
     spec = _spec(view, name)
     if spec is None:

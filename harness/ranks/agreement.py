@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from harness.ranks.store import Decision, Proposal, RankStore
+from harness.records.measurement import NO_MEASUREMENT
 from harness.records.run import CommandKind, CommandRow, CommandState, RunState
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.context import RunContext
@@ -29,10 +30,6 @@ _POLL_S = 0.002
 # The same while its steps go on.
 _LOOK_S = 0.02
 MOST_ATTEMPTS = 4
-_NO_MEASUREMENT = (
-    "Measurements are not available in a run of several processes: their blocks end by each process's own "
-    "clock. Measure the setting in a run of one process."
-)
 
 
 class Pace(NamedTuple):
@@ -81,7 +78,7 @@ class Agreement(StepAction):
         """Take a proposal; reject what ranks cannot do together."""
         if command.kind == CommandKind.MEASURE:
             answer = self._context.answer
-            answer(command.command_id, CommandState.REJECTED, boundary.step, _NO_MEASUREMENT)
+            answer(command.command_id, CommandState.REJECTED, boundary.step, NO_MEASUREMENT)
             return
         number, attempt, *proposed = json.loads(command.payload)
         proposal = Proposal(number, attempt, CommandRow(*proposed))

@@ -9,6 +9,10 @@ from harness.files.plain_json import json_object
 # after a switch.
 BLOCK = (30, 0.5)
 SWITCH = (5, 0.1)
+NO_MEASUREMENT = (
+    "Measurements are not available in a run of several processes: their blocks end by each process's own "
+    "clock. Measure the setting in a run of one process."
+)
 
 
 class Arm(StrEnum):

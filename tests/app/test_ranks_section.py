@@ -6,8 +6,11 @@ from unittest.mock import patch
 
 from streamlit.testing.v1 import AppTest
 
+from dashboard.controls import disabled_reason, unmeasurable_reason
+from dashboard.data.runs import read_view
+from harness.records.measurement import NO_MEASUREMENT
 from harness.records.ranks import RankPart
-from harness.records.run import StepRow
+from harness.records.run import RunState, StepRow
 from harness.settings import Settings
 from harness.store.folder import RunFolder
 from harness.store.home import Home
@@ -21,6 +24,14 @@ def _a_run(home: Home, size: int, rows: Mapping[int, Sequence[StepRow]]) -> RunF
     for rank, steps in rows.items():
         write_log(folder.rank_log(rank), steps)
     return folder
+
+
+def test_a_run_of_several_processes_offers_no_measurement(home: Home) -> None:
+    view = read_view(_a_run(home, 2, steps_of_ranks(2)))
+    running = view._replace(status=view.status._replace(state=RunState.RUNNING))
+    assert disabled_reason(running) is None
+    assert unmeasurable_reason(running) == NO_MEASUREMENT
+    assert unmeasurable_reason(running._replace(has_ranks=False)) is None
 
 
 def unescaped(app: AppTest) -> str:
