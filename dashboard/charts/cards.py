@@ -77,7 +77,7 @@ def _allocated(source: LiveCardData) -> Card:
     label = "Allocated"
     values = [row.allocated_bytes for row in source.recent if row.allocated_bytes is not None]
     if not values:
-        return _none("allocated", label, "allocated", source.missing.get("memory", "no step yet"))
+        return _none("allocated", label, "allocated", source.missing.get("memory", "no step"))
     drift = values[-1] - statistics.median(values)
     steady = abs(drift) < 0.005 * max(values[-1], 1)
     note = "steady" if steady else f"{'↑' if drift > 0 else '↓'} {words.size(abs(drift))}"
@@ -93,7 +93,7 @@ def _reserved(source: LiveCardData) -> Card:
     label = "Process memory" if is_cpu else "Reserved"
     last = source.recent[-1] if source.recent else None
     if last is None or last.reserved_bytes is None:
-        return _none("reserved", label, "reserved", source.missing.get("memory", "no step yet"))
+        return _none("reserved", label, "reserved", source.missing.get("memory", "no step"))
     note, read = "", newest_reading(source.recent)
     if read is not None and read.allocated_bytes is not None and read.reserved_bytes is not None:
         note = f"{words.size(read.reserved_bytes - read.allocated_bytes)} {'other' if is_cpu else 'cached'}"
@@ -109,7 +109,7 @@ def _reserved(source: LiveCardData) -> Card:
 def _peak(source: LiveCardData) -> Card:
     peaks = [row.peak_allocated_bytes for row in source.recent if row.peak_allocated_bytes is not None]
     if not peaks:
-        return _none("peak", "Peak", "peak", source.missing.get("memory", "no step yet"))
+        return _none("peak", "Peak", "peak", source.missing.get("memory", "no step"))
     highest = max(peaks)
     note, tone = "", "plain"
     if source.limit_bytes:
@@ -125,7 +125,7 @@ def _peak(source: LiveCardData) -> Card:
 def _step_time(source: LiveCardData) -> Card:
     rows = _calm(source)
     if not rows:
-        return _none("step", "Step time", "step", "no step yet")
+        return _none("step", "Step time", "step", "no step")
     middle = statistics.median(row.step_ns for row in rows)
     rate = samples_per_s(rows)
     note = "" if rate is None else words.rate(rate)
@@ -139,7 +139,7 @@ def _data_wait(source: LiveCardData) -> Card:
     rows = _calm(source)
     total_ns = sum(row.step_ns for row in rows)
     if not total_ns:
-        return _none("data_wait", "Data wait", "data_wait", "no step yet")
+        return _none("data_wait", "Data wait", "data_wait", "no step")
     wait_ns = sum(row.data_wait_ns for row in rows)
     if not wait_ns:  # Without a loader the log has 0, which nothing measured.
         return _none("data_wait", "Data wait", "data_wait", _NO_LOADER)
@@ -157,7 +157,7 @@ def _util(source: LiveCardData) -> Card:
     label = "CPU util" if is_cpu else "GPU util"
     sample = source.sample
     if sample is None or sample.util_pct is None:
-        return _none("util", label, "util", source.missing.get("util", "no sample yet"))
+        return _none("util", label, "util", source.missing.get("util", "no sample"))
     note = ""
     if sample.power_w is not None:
         note = f"{sample.power_w:.0f} W"
@@ -173,7 +173,7 @@ def _loss(source: LiveCardData) -> Card:
     losses = [decode_float(row.loss, row.loss_state) for row in source.recent]
     values = [loss for loss in losses if loss is not None]
     if not values:
-        return _none("loss", "Loss", "loss", source.missing.get("loss", "no step yet"))
+        return _none("loss", "Loss", "loss", source.missing.get("loss", "no step"))
     finite = [loss for loss in values if sparkpoint(loss) is not None]
     note, tone = "", "plain"
     if sparkpoint(values[-1]) is None:

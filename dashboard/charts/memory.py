@@ -208,7 +208,7 @@ def _reasons(timeline: Timeline, in_use: Sequence[_Curve], unused: Sequence[_Cur
     missing = {
         "yaxis": None if in_use else "this device does not report memory in use",
         "yaxis2": None if unused else "the allocator does not report unused memory",
-        "yaxis3": None if timeline.retries else "no sample with retries yet",
+        "yaxis3": None if timeline.retries else "no sample with retries",
     }
     middle: dict[str, Any] = {"x": 0.5, "xanchor": "center", "yanchor": "middle"}
     return [

@@ -165,9 +165,9 @@ def _retries(source: MemoryCardData) -> Card:
 
 def _unknown(source: MemoryCardData, what: str) -> str:
     if source.latest is None:
-        return "No memory sample yet; one is taken every few seconds while a run is active."
+        return "No memory sample; one is taken every few seconds while a run is active."
     return f"This device's allocator does not report {what}."
 
 
 def _why(source: MemoryCardData) -> str:
-    return "the last steps did not measure it" if source.recent else "no step has ended yet"
+    return "the last steps did not measure it" if source.recent else "no step has ended"

@@ -86,7 +86,7 @@ def _arithmetic(source: TimingCardData) -> list[Card]:
         f"Model FLOP/s utilization: the previous figure as a share of the device's dense "
         f"{source.math_type} peak ({source.peak_source})."
         if mfu is not None
-        else source.reason or "No steady-state step yet."
+        else source.reason or "No steady-state step."
     )
     return [
         _card("flops", "FLOP/s", words.flops(model), note, text, "util", tone),

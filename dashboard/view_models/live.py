@@ -115,14 +115,14 @@ def _missing(
 ) -> dict[str, str]:
     """Return why panels have no data. Missing data is explained, never drawn as zero."""
     if not figures.recent:
-        return {"step": "no step has ended yet"}
+        return {"step": "no step has ended"}
     missing = {}
     is_cpu = _kind(view) is DeviceKind.CPU
     if steps.band("allocated_bytes").is_empty and steps.band("reserved_bytes").is_empty:
         missing["memory"] = "this device does not report memory in use"
     if device.band("util_pct").is_empty:
         if figures.sample is None:
-            missing["util"] = "no sample of the device yet"
+            missing["util"] = "no sample of the device"
         elif figures.sample.util_pct is not None:
             missing["util"] = "no sample within these steps; one is taken per second"
         elif is_cpu:
@@ -130,7 +130,7 @@ def _missing(
         else:
             missing["util"] = "NVML is not available, so GPU utilization is unknown"
     if steps.band("loss").is_empty:
-        missing["loss"] = "no finite loss so far"
+        missing["loss"] = "no finite loss"
     return missing
 
 
@@ -143,7 +143,7 @@ def _unobserved(figures: Figures) -> Sequence[tuple[int, int]]:
 
 def _footer(figures: Figures, steps: buckets.BucketTable, now: datetime) -> str:
     if figures.last is None:
-        return "no step yet"
+        return "no step"
     size = f"{'up to ' if steps.size > 1 else ''}{words.plural(steps.size, 'step')}"
     alone = sum(last - first + 1 for first, last in _unobserved(figures))
     unseen = f"{words.plural(alone, 'step')} unobserved, to measure overhead · " if alone else ""

@@ -41,7 +41,7 @@ def leak_list(leaks: Sequence[LeakRow], view: RunView, injected: Sequence[EventR
             ":material/bug_report: A fault was injected into this run on purpose: these verdicts reflect it."
         )
     if not leaks:
-        st.caption("n/a: no verdict yet. The first one needs a few dozen steady-state steps.")
+        st.caption("n/a: no verdict. The first one needs a few dozen steady-state steps.")
     for row in leaks:
         _leak(row)
 

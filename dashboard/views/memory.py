@@ -96,7 +96,7 @@ def _nothing(view: RunView) -> None:
         st.error(plain(view.problem), icon=":material/database_off:")
         return
     st.info(
-        f"No memory data of this run yet. {plain(view.status.message)}",
+        f"No memory data of this run. {plain(view.status.message)}",
         icon=":material/hourglass_top:",
     )
     if not view.status.state.is_over:
@@ -180,7 +180,7 @@ def _waterfall(waterfall: Waterfall | None, view: RunView, findings: Findings) -
     )
     if waterfall is None:
         st.caption(
-            "n/a: no memory sample yet. One is taken every few seconds while a run is active; logs of the "
+            "n/a: no memory sample. One is taken every few seconds while a run is active; logs of the "
             "first version have none."
         )
         return

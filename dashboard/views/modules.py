@@ -43,7 +43,7 @@ def modules(rows: Sequence[ModuleMemoryRow], snapshot: SnapshotRow | None) -> No
     parts = named_parts(rows)
     if snapshot is None or not parts:
         st.caption(
-            "n/a: the model's modules have not been inspected yet. This happens once after the warm-up and "
+            "n/a: the model's modules have not been inspected. This happens once after the warm-up and "
             "with every snapshot."
         )
         return

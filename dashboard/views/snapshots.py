@@ -83,7 +83,7 @@ def snapshots(view: RunView, snapshot_rows: Sequence[SnapshotRow]) -> None:
         )
     choices = [row for row in snapshot_rows if row.reason != SnapshotReason.START or row.sites]
     if not choices:
-        st.caption("No snapshot of this run yet.")
+        st.caption("No snapshot of this run.")
         return
     _one(view, choices)
     if len(choices) > 1:

@@ -169,7 +169,8 @@ def _winner(tune: Tune) -> None:
         return
     best = winner_settings(tune)
     if best == tune.baseline:
-        st.caption("Nothing is measurably better than the baseline so far.")
+        so_far = " so far" if tune.state is TuneState.RUNNING else ""
+        st.caption(f"Nothing is measurably better than the baseline{so_far}.")
         return
     st.markdown("#### Best settings")
     st.code(command_line(best), language="bash", wrap_lines=True)

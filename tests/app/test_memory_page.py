@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import sqlite3
 import time
 from pathlib import Path
@@ -164,6 +165,14 @@ def test_modules_are_known_after_the_census_and_activations_after_a_snapshot(
     assert not app.exception
 
 
+@pytest.mark.parametrize("page", ["live", "memory", "profiler"])
+def test_no_page_says_yet_of_a_run_that_has_ended(demo: Write, open_page: Open, page: str) -> None:
+    for scenario in ("empty", "one-step"):
+        app = open_page(page, run=demo(scenario).run_id)
+        assert not app.exception
+        assert not re.search(r"\byet\b", texts(app))
+
+
 def test_sizes_of_some_kib_are_not_rounded_to_zero_mib(demo: Write, open_page: Open) -> None:
     app = open_page("memory", run=demo("leak", 600).run_id)
     formats = [
@@ -185,7 +194,7 @@ def test_a_log_of_the_first_version_says_what_it_does_not_have(demo: Write, open
     app = open_page("memory", run=folder.run_id)
     assert not app.exception
     assert _waterfall(app) == ""
-    assert "n/a: no memory sample yet" in texts(app)
+    assert "n/a: no memory sample." in texts(app)
     assert "Fits well." in app.success[0].value
 
 
