@@ -176,10 +176,10 @@ class LoaderSwitch:
             self._known = self.values()
 
     def step_ended(self, step: int, *, is_ended_by_evaluation: bool = False) -> dict[str, Any] | None:
-        """Take notice of the end of `step`; return the earlier values where those in effect now are to be
-        recorded, else None. `is_ended_by_evaluation` is whether batches that came last are evaluated. A
-        loader that is new beside one that feeds the training feeds it from the second step in a row on: a
-        script may sample from its model with batches of another one."""
+        """Take notice of the end of `step`; return the earlier values where those in effect now, or the
+        reasons why they cannot change, are to be recorded, else None. `is_ended_by_evaluation` is whether
+        batches that came last are evaluated. A loader that is new beside one that feeds the training feeds it
+        from the second step in a row on: a script may sample from its model with batches of another one."""
         recent = self.recent
         if self.is_settled and (not recent or (len(recent) == 1 and recent[0].loader in self._training)):
             if recent and recent[0] is not self.newest():
@@ -193,11 +193,13 @@ class LoaderSwitch:
         is_doubtful = bool(known) and len(known) < len(recent) and self._joining_step != step - 1
         if len(known) < len(recent):
             self._joining_step = step
+        feeding = len(self._training)
         for batches in known if is_doubtful else recent:
             self._feeds(batches)
         self.is_settled = True
         earlier, self._known = self._known, self.values()
-        return None if earlier == self._known and self._failure is None else earlier
+        has_joined = len(self._training) > max(feeding, 1)
+        return earlier if has_joined or earlier != self._known or self._failure is not None else None
 
     def take_failure(self) -> str | None:
         """Return a sentence about values that failed since the last call, if any."""
@@ -306,9 +308,6 @@ class LoaderSwitch:
         self._doubted_step = step
         self.recent.clear()
 
-    def _feeding_values(self) -> list[LoaderValues]:
-        return [values_of(loader) for loader in self._training]
-
     def _values_of(self, loader: DataLoader[Any]) -> LoaderValues:
         return values_of(loader)._replace(**self._wanted.get(loader, {}))
 
@@ -345,7 +344,7 @@ class LoaderSwitch:
         # Before the training, a batch of another loader is no part of it.
         self.recent = [one for one in self.recent if self._has_begun and one.loader is not loader]
         self.loaders.add(loader)
-        feeding = self._feeding_values()
+        feeding = [values_of(one) for one in self._training]
         if feeding != self._fed_by:
             self._fed_by, self.is_settled = feeding, False
 

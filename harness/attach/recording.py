@@ -25,6 +25,8 @@ def record_loader(
     """Write down the loader's values in effect from `step` on, and an event where they are not its `earlier`
     ones; return whether there was one. Values that become known are no change."""
     values, failure = switches.loaders.values(), switches.loaders.take_failure()
+    if failure is None and values == earlier:
+        return False
     changed = {name: value for name, value in values.items() if earlier.get(name, value) != value}
     version, now_ns = context.marks.begin_version(), context.clock_ns()
     settings, new = json.dumps(switches.take_over(values)), json.dumps(changed)

@@ -230,7 +230,9 @@ def test_two_loaders_of_the_same_steps_are_left_as_they_are(tmp_path: Path) -> N
     rejected = [message for state, message in run.answers() if state == "rejected"]
     assert "2 feed that of this script" in rejected[-1]
     assert "applied" not in [state for state, _ in run.answers()]
-    assert run.settings()[-1][1] == {}
+    assert [values for _, values, _ in run.settings()] == [{}]
+    with run.log() as log:
+        assert log.script.unavailable_settings()["batch_size"] == rejected[-1]
 
 
 def steps_with_another(run: Watched, steps: set[int]) -> None:
