@@ -69,8 +69,6 @@ class LoaderSwitch:
         self.has_evaluated = self.is_dry = False
         self.recent: list[LoaderPass] = []
         self._training: WeakSet[DataLoader[Any]] = WeakSet()
-        # Loaders with batches that the script loads before the step that uses them.
-        self._ahead: WeakSet[DataLoader[Any]] = WeakSet()
         self._fixed: WeakKeyDictionary[DataLoader[Any], str] = WeakKeyDictionary()
         self.newest: Callable[[], LoaderPass | None] = _nothing
         self._wanted: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
@@ -81,7 +79,7 @@ class LoaderSwitch:
         self._wish: LoaderChange | None = None
         self._known: dict[str, Any] = {}
         self._fed_by: list[LoaderValues] = []
-        self.is_settled = self._has_begun = False
+        self.is_settled = self._has_begun = self._loads_ahead = False
         # The newest step with batches that were evaluated, and taken for no part of it.
         self._doubted_step = -_MOST_UPDATES_PER_BATCH
         # The newest step with a loader that had fed none before.
@@ -155,7 +153,7 @@ class LoaderSwitch:
 
     def load_ahead(self) -> None:
         """Count no samples of later passes: the script loads batches before the step that uses them."""
-        self._ahead.update(self._training)
+        self._loads_ahead = True
 
     @property
     def early_samples(self) -> list[int]:
@@ -340,7 +338,9 @@ class LoaderSwitch:
 
     def _note_pass(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
         self.loader_opened(loader)
-        batches.is_ahead = loader in self._ahead
+        newest = self.newest()  # Where it is over, this loader may be new, and take its place.
+        is_in_training = loader in self._training or newest is None or newest.is_over
+        batches.is_ahead = self._loads_ahead and is_in_training
         # Before the training, a batch of another loader is no part of it.
         self.recent = [one for one in self.recent if self._has_begun and one.loader is not loader]
         self.loaders.add(loader)

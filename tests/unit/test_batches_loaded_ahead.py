@@ -46,3 +46,19 @@ def test_batches_that_are_loaded_ahead_are_of_the_step_that_uses_them(
     samples = [row.samples for row in steps_of(tmp_path, script).steps]
     known = 4 if micro_batches == 1 else 2  # At the end of the first pass.
     assert samples[known:] == expected[known:]
+
+
+def test_a_loader_that_takes_the_place_of_another_is_loaded_ahead_as_that_was(tmp_path: Path) -> None:
+    data: Any = torch.ones(19, 2)
+
+    def script() -> None:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        for _ in range(3):
+            for batch in ahead(DataLoader(data, batch_size=4)):
+                model(batch).mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    samples = [row.samples for row in steps_of(tmp_path, script).steps]
+    assert samples[4:] == [3] + [4, 4, 4, 4, 3] * 2
