@@ -149,8 +149,7 @@ class Observation:
         if self.under_way.is_plain:
             self.leave_plain_step()
         has_gradients, loaders, untrained = is_grad_enabled(), self.loaders, self._untrained_calls
-        is_training = has_gradients and model.training
-        if not is_training:
+        if not (is_training := has_gradients and model.training):
             loaders.has_evaluated = True
             untrained.add()
         elif loaders.has_evaluated:
@@ -167,6 +166,7 @@ class Observation:
         )
         if not is_training:
             self.under_way.forward_began(is_training=False)
+            self.sizes.evaluated_inputs = sizes_of(inputs) if has_gradients else None
             return
         self.under_way.has_begun = self.under_way.has_trained = True
         if self.sizes.leader is None or self.sizes.leader == id(model):

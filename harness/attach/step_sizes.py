@@ -15,9 +15,12 @@ class StepSizes:
     with Accelerate. Their loaders are found where a pass is over and the model is trained once more before
     another batch comes: from then on the model's inputs count.
 
+    A model that is trained in evaluation mode counts where no other one is called in the step.
+
     Attributes:
         leader: the id of the first model that was called for training in the step; None before.
         inputs: the samples and tokens of its inputs since the last backward pass; None: it was not called.
+        evaluated_inputs: those of the newest call in evaluation mode since then; None: it has no gradients.
         early: samples of the batches that were loaded before training began, the newest first.
         carried: samples of the newest batch that was loaded before the step.
         newest: samples of the newest batch that a loader returned in the step; None: unknown.
@@ -29,6 +32,8 @@ class StepSizes:
         self._loaders = loaders
         self.leader: int | None = None
         self.inputs: tuple[int | None, int | None] | None = None
+        self.evaluated_inputs: tuple[int | None, int | None] | None = None
+        self._evaluated: tuple[int | None, int | None] = (None, None)
         self.early: Sequence[int] = ()
         self.carried = 0
         self._samples: int | None = None
@@ -49,6 +54,9 @@ class StepSizes:
         is whether one in the same step was for the same batch, unless a batch came after that one: the
         closure of an optimizer may compute the last one of several micro-batches."""
         if self.inputs is None:
+            if self.evaluated_inputs is not None:
+                self._evaluated = _sum(self._evaluated, self.evaluated_inputs)
+                self.evaluated_inputs = None
             return
         samples, tokens = self.inputs
         self._has_agreed |= samples is not None and samples == self.newest
@@ -68,6 +76,9 @@ class StepSizes:
         """Return the samples and the tokens of the step that ends, in which batches of `loaded` samples were
         returned, and begin anew. `prefers_inputs` is whether batches may be of the next step."""
         called, tokens = self._samples, self._tokens
+        if called is None and tokens is None:
+            called, tokens = self._evaluated
+        self.evaluated_inputs, self._evaluated = None, (None, None)
         samples = (called or loaded if prefers_inputs or self._is_ahead else loaded or called) or 0
         if any(self.early):
             samples = samples_of_first_step(self.early, loaded or 0, called or 0)
@@ -76,3 +87,13 @@ class StepSizes:
         self.leader = self.inputs = self._samples = self._tokens = None
         self._before = None, None
         return samples, tokens
+
+
+def _sum(
+    one: tuple[int | None, int | None], other: tuple[int | None, int | None]
+) -> tuple[int | None, int | None]:
+    """Return the sums of samples and of tokens, where either is known."""
+    samples, tokens = (
+        None if a is None and b is None else (a or 0) + (b or 0) for a, b in zip(one, other, strict=True)
+    )
+    return samples, tokens
