@@ -118,12 +118,15 @@ def against_kernels(times: list[dict[str, int]], events: list[Event]) -> dict[st
 
 
 def _against_ranges(times: list[dict[str, int]], events: list[Event]) -> dict[str, Any]:
+    """Medians over the steps: another process may take the core between the clock and the range."""
     outcome: dict[str, Any] = {"step_ms": statistics.median(row["step"] for row in times) / 1e6}
     for phase in _WORKING:
         ranges = [event for event in events if event.role is Role.PHASE and event.name == phase.value]
-        profiled_ns = sum(event.end_ns - event.start_ns for event in ranges)
-        if profiled_ns:
-            outcome[phase] = sum(row[phase] for row in times) / profiled_ns
+        ratios = [
+            row[phase] / (event.end_ns - event.start_ns)
+            for row, event in zip(times, sorted(ranges, key=lambda event: event.start_ns), strict=True)
+        ]
+        outcome[phase] = statistics.median(ratios)
     return outcome
 
 
