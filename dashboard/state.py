@@ -1,7 +1,8 @@
 """The state of a browser session: the only module with keys of widgets and query parameters.
 
 The run shown is in the address (`?run=…`), so that a page can be linked to and reloaded. Keys of the widgets
-of live settings are `set_<name>`, those of the form for a new run `new_<name>`.
+of live settings are `bar_<name>_<number>`, or begin with `popover` or `script`; those of the form for a new
+run are `new_<name>`.
 """
 
 import time
