@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from harness.catalog import model
+from harness.device.cuda.cublas import workspace_bytes
 from harness.predict.calls import Call, flops
 from harness.predict.question import Question
 from harness.records.run import DeviceKind
@@ -21,11 +22,6 @@ from harness.settings import Settings
 STORAGE_BYTES = 512
 # On the CPU, of one node of autograd's graph with the views it keeps.
 NODE_BYTES = 870
-
-_CUBLAS_BYTES = 4096 * 1024 * 2 + 16 * 1024 * 8
-# cuBLAS's workspace of a handle and stream, which torch takes from its own allocator and keeps
-# (`aten/src/ATen/cuda/CublasHandlePool.cpp`). Forward and backward run on threads with a handle each.
-_CUBLAS_SM90_BYTES = 4096 * 8 * 1024
 
 _aten = torch.ops.aten
 _PRODUCTS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
@@ -75,8 +71,8 @@ class Scratch:
         real kernel would make larger."""
         if self._is_cuda:
             if function in _PRODUCTS:
-                is_new = self._capability is not None and self._capability >= (9, 0)
-                self._retain("backward" if phase == "backward" else "forward", _cublas_bytes(is_new))
+                key = "backward" if phase == "backward" else "forward"
+                self._retain(key, workspace_bytes(self._capability))
             return result
         if phase not in _MEASURED_PHASES or _has_no_scratch(function, args):
             return result
@@ -143,10 +139,6 @@ def _share_made_anew(settings: Settings) -> float:
     params = model(settings.model).preset(settings.preset).params
     blocks = sum(number for name, number in params.items() if name == "layers" or name.startswith("stage"))
     return 1.0 / max(1, blocks)
-
-
-def _cublas_bytes(is_new: bool) -> int:
-    return _CUBLAS_SM90_BYTES if is_new else _CUBLAS_BYTES
 
 
 def _nodes(loss: Tensor) -> int:

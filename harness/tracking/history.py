@@ -2,7 +2,7 @@
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -16,13 +16,17 @@ from harness.tracking.allocator_trace import TracedBlock
 from harness.tracking.allocator_trace import births as births_of
 from harness.tracking.blocks import LiveBlock, Owner, TrackingResult
 from harness.tracking.modules import ModuleTrail
-from harness.tracking.owners import OwnedTensor, address_of, parts_of, without_wrappers
+from harness.tracking.owners import OwnedTensor, address_of, other_tensors, parts_of, without_wrappers
 from harness.tracking.replaced import ReplacedBlocks, without_replaced
 from harness.tracking.snapshot_file import without_folders
 from harness.tracking.traces import MOST_ENTRIES
 from harness.tracking.tracked_blocks import alive_at, high_water_mark, most_saved, retained_blocks, to_block
 
 _MOST_CLAIMS = 1_000_000
+# More blocks of that size are tensors: a process has a workspace of cuBLAS for each thread and stream that
+# multiplies matrices.
+_MOST_WORKSPACES = 4
+_WORKSPACE = Owner(MemoryCategory.LIBRARIES, None, "cuBLAS workspace (by its size)")
 _LASTING = (MemoryCategory.WEIGHTS, MemoryCategory.BUFFERS, MemoryCategory.OPTIMIZER)
 
 
@@ -139,8 +143,11 @@ class HistoryTracker:
         history: AllocatorHistory,
         hooked: bool = True,
         unix_ns: Callable[[], int] = time.time_ns,
+        workspace_bytes: int | None = None,
     ) -> None:
-        """`hooked`: track modules too, which would recompile compiled ones."""
+        """`hooked`: track modules too, which would recompile compiled ones. `workspace_bytes` is the size of
+        a workspace of cuBLAS."""
+        self._workspace_bytes = workspace_bytes
         self._device_index = device_index
         self._history = history
         self._unix_ns = unix_ns
@@ -211,8 +218,7 @@ class HistoryTracker:
         if self._trail is not None:
             self._trail.stop()
         births = births_of(raw, self._device_index, self._since_us)
-        for birth in births:
-            self._describe(birth)
+        self._describe_all(births)
         moment, _ = high_water_mark(births)
         live = [to_block(birth) for birth in alive_at(births, moment)]
         levels = ReplacedBlocks()
@@ -237,8 +243,7 @@ class HistoryTracker:
     def live(self) -> list[LiveBlock]:
         """Return the live blocks. Slow: it reads the allocator's whole state."""
         births = births_of(self._history.snapshot(), self._device_index)
-        for birth in births:
-            self._describe(birth)
+        self._describe_all(births)
         return [to_block(birth) for birth in births if birth.died is None]
 
     def site_of(self, tensor: Tensor) -> str | None:
@@ -275,6 +280,17 @@ class HistoryTracker:
             else:
                 self._count += 1
                 self._owners.setdefault(address, []).append((time_us, owner))
+
+    def _describe_all(self, births: Sequence[TracedBlock]) -> None:
+        for birth in births:
+            self._describe(birth)
+        size = self._workspace_bytes
+        alike = [b for b in births if b.size_bytes == size and b.owner is None and _is_older(b)]
+        if 0 < len(alike) <= _MOST_WORKSPACES:
+            tensors = {address_of(one.tensor) for one in other_tensors("cuda", set())}
+            for birth in alike:
+                if birth.address not in tensors:
+                    birth.owner = _WORKSPACE
 
     def _describe(self, birth: TracedBlock) -> None:
         birth.owner = self._owner(birth)
@@ -321,6 +337,11 @@ class HistoryTracker:
 def _at(marks: list[_Mark], time_us: int) -> _Mark | None:
     place = bisect_right(marks, time_us, key=lambda mark: mark.time_us) - 1
     return marks[place] if place >= 0 else None
+
+
+def _is_older(birth: TracedBlock) -> bool:
+    """Return whether a live block is older than the tracking."""
+    return birth.died is None and birth.born_us is None and not birth.stack
 
 
 def _is_live_at(birth: TracedBlock, time_us: int) -> bool:

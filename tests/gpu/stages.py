@@ -29,10 +29,10 @@ STAGES = (
     Stage("events", "Overhead per step", "events", 6, 45, 15),
     Stage("lists", "Reading the allocator's lists", "lists", 5, 30, 10, needs_cuda=False),
     Stage("nvml", "NVML and GPM fields", "nvml", 0, 25, 10),
-    Stage("worth", "AMP, TF32 and channels_last", "worth", 9, 220, 35, needs_cuda=False),
-    Stage("transfers", "Pinned memory and non-blocking copies", "transfers", 10, 55, 20, needs_cuda=False),
-    Stage("compile", "torch.compile", "compiling", 11, 110, 50, needs_cuda=False),
-    Stage("recordings", "Recorded runs", "recordings", 12, 115, 35, needs_cuda=False),
+    Stage("worth", "AMP, TF32 and channels_last", "worth", 9, 220, 20, needs_cuda=False),
+    Stage("transfers", "Pinned memory and non-blocking copies", "transfers", 10, 55, 15, needs_cuda=False),
+    Stage("compile", "torch.compile", "compiling", 11, 110, 30, needs_cuda=False),
+    Stage("recordings", "Recorded runs", "recordings", 12, 115, 25, needs_cuda=False),
 )
 """In the order of the report."""
 

@@ -51,6 +51,7 @@ def a_run(supervisor: Supervisor, **values: object) -> RunFolder:
     return folder
 
 
+@pytest.mark.alone
 def test_a_starved_gpu_is_given_loader_workers(supervisor: Supervisor, record_property: Record) -> None:
     folder = a_run(supervisor, model="mlp", data="digits", slow_loader_ms=3.0)
     advice = told(known_of(folder), "input-bound")

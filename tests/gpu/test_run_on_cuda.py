@@ -161,6 +161,7 @@ def test_nvml_samples_stand_beside_the_steps(supervisor: Supervisor) -> None:
     assert sample.util_pct is not None
 
 
+@pytest.mark.alone
 def test_a_runs_log_tells_its_energy_and_what_sampling_costs(
     supervisor: Supervisor, record_property: Callable[[str, object], None]
 ) -> None:

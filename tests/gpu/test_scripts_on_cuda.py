@@ -245,7 +245,7 @@ def test_what_watching_a_script_adds_to_a_step(record_property: Record) -> None:
     times: dict[str, list[float]] = {"bare": [], "watched": []}
     for _ in range(3):
         for name, disabled in (("bare", "1"), ("watched", "0")):
-            command = [sys.executable, "-m", "harness", "run", str(SCRIPT), DEVICE, "6000", "timed"]
+            command = [sys.executable, "-m", "harness", "run", str(SCRIPT), DEVICE, "1500", "timed"]
             environ = os.environ | {"STEPSCOPE_DISABLED": disabled}
             done = subprocess.run(
                 command, capture_output=True, text=True, check=False, env=environ, timeout=60

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from harness.device.allocated import allocated_bytes
 from harness.device.cuda.allocator import read_segments
+from harness.device.cuda.cublas import workspace_bytes
 from harness.records.memory import MemoryCategory
 from harness.records.run import Phase
 from harness.tracking.blocks import LiveBlock, TrackingResult
@@ -76,7 +77,8 @@ def follow(net: Net) -> TrackingResult:
 
     for _ in range(2):
         plain_step()
-    follower = HistoryTracker(net, 0, CudaHistory())
+    size = workspace_bytes(torch.cuda.get_device_capability(0))
+    follower = HistoryTracker(net, 0, CudaHistory(), workspace_bytes=size)
     try:
         follower.start(owned_tensors(net, optimizer))
         follower.begin_window()
@@ -100,6 +102,16 @@ def test_weights_gradients_and_optimizer_state_are_named(net: Net) -> None:
     assert live(result.live, MemoryCategory.OPTIMIZER) >= 2 * size
     assert live(result.live, MemoryCategory.GRADIENTS) > 0
     assert result.retained == []
+
+
+def test_the_workspaces_of_cublas_are_named_to_the_byte(net: Net) -> None:
+    torch._C._cuda_clearCublasWorkspaces()
+    result = follow(net)
+    before_bytes = torch.cuda.memory_allocated(0)
+    torch._C._cuda_clearCublasWorkspaces()
+    freed_bytes = before_bytes - torch.cuda.memory_allocated(0)
+    assert freed_bytes > 0
+    assert live(result.live, MemoryCategory.LIBRARIES) == freed_bytes
 
 
 def test_activations_belong_to_their_modules(net: Net) -> None:

@@ -17,7 +17,7 @@ WIDTH, BATCH = 1024, 64
 def limit(device: torch.device, gib: float) -> None:
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(gib * 2**30 / total, device)
+        torch.cuda.set_per_process_memory_fraction(gib * 2**30 / total)
         return
     with open("/proc/self/statm", encoding="utf-8") as statm:
         data_bytes = int(statm.read().split()[5]) * resource.getpagesize()

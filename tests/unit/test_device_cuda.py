@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from harness.device.cuda.cublas import workspace_bytes
 from harness.device.cuda.device import CudaDevice
 from harness.device.protocol import AllocatorReading
 from harness.device.testing.device import FAKE_FACTS, FakeAllocator
@@ -194,3 +195,22 @@ def test_another_gpu_of_the_process_is_read_and_its_peaks_stay(monkeypatch: pyte
     other = CudaDevice(FAKE_FACTS).sibling(1)
     other.read_memory()
     assert (other.facts.torch_name, read) == ("cuda:1", [1])
+
+
+@pytest.mark.parametrize(
+    ("capability", "config", "expected"),
+    [
+        ((8, 6), "", 8_519_680),
+        ((9, 0), "", 32 * MIB),
+        ((12, 0), "", 32 * MIB),
+        (None, "", 8_519_680),
+        ((9, 0), ":4096:8", 32 * MIB),
+        ((8, 0), ":16:8", 128 << 10),
+        ((9, 0), ":4096:2:16:8", 8_519_680),
+        ((9, 0), "none of its own", 32 * MIB),
+    ],
+)
+def test_the_size_of_a_workspace_of_cublas(
+    capability: tuple[int, int] | None, config: str, expected: int
+) -> None:
+    assert workspace_bytes(capability, {"CUBLAS_WORKSPACE_CONFIG": config}) == expected

@@ -10,6 +10,7 @@ from torch.nn.modules import module as torch_module
 
 from harness.records.memory import MemoryCategory
 from harness.records.run import Phase
+from harness.tracking import history
 from harness.tracking.blocks import LiveBlock, TrackingResult
 from harness.tracking.history import HistoryTracker
 from harness.tracking.modules import ModuleTrail
@@ -304,6 +305,24 @@ def test_a_gpus_history_is_joined_to_phases_modules_and_owners() -> None:
     assert result.activation_bytes == {"0": 2048 + 1024}
     assert result.raw is not None
     assert "someone" not in str(result.raw)
+
+
+@pytest.mark.parametrize("tensors", [0, 1, 4])
+def test_workspaces_of_cublas_are_told_apart_by_their_size(tensors: int) -> None:
+    """Neither a tensor of that size, nor so many blocks of it that they cannot be workspaces."""
+    allocator, size = RecordedAllocator(), 1 << 20
+    held = [torch.empty(size, dtype=torch.uint8) for _ in range(tensors)]
+    for number in range(2):
+        allocator.allocate((number + 1) << 40, size, 0)
+    for tensor in held:
+        allocator.allocate(tensor.untyped_storage().data_ptr(), size, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(history, "other_tensors", lambda _, addresses: other_tensors("cpu", addresses))
+        tracker = HistoryTracker(nn.Linear(2, 2), 0, allocator, workspace_bytes=size)
+        tracker.start(())
+        named = live(tracker.live(), MemoryCategory.LIBRARIES)
+        tracker.stop()
+    assert named == (2 * size if tensors < 4 else 0)
 
 
 def test_followed_all_the_time_nothing_piles_up(workload: Workload) -> None:

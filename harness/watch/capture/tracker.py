@@ -1,6 +1,7 @@
 """Tracking of allocations while a snapshot is in progress or `memory_history` is on."""
 
 from harness.device.cuda.allocator import NATIVE, backend
+from harness.device.cuda.cublas import workspace_bytes
 from harness.records.memory import AllocationRow
 from harness.tracking.blocks import TrackingResult, summarize
 from harness.tracking.history import AllocatorHistory, CudaHistory, HistoryTracker
@@ -150,4 +151,5 @@ class Tracker:
         if self._history is None:
             return TensorTracker(self._training.model, self._guarded)
         index, hooked = self._device.facts.ordinal or 0, not self._training.settings.compile
-        return HistoryTracker(self._training.model, index, self._history, hooked)
+        size = workspace_bytes(self._device.facts.capability)
+        return HistoryTracker(self._training.model, index, self._history, hooked, workspace_bytes=size)

@@ -24,7 +24,7 @@ from tests.gpu.measures.worth import MODELS_IN_ORDER
 PRESETS = ("workstation", "h200", "laptop")
 FOLDER = "runs"
 """Beside the results."""
-STEPS, SECONDS = 300, 12.0
+STEPS, SECONDS = 300, 8.0
 """A run ends with whichever comes first."""
 _QUICK_STEPS = 40
 _PATIENCE_S = 90.0

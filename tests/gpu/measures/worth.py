@@ -31,7 +31,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "channels_last": {"channels_last": True},
     "channels_last + AMP bf16": {"channels_last": True, "amp": "bf16"},
 }
-PLAN = Plan()
+PLAN = Plan(seconds=3.0, most_s=15.0)
 
 
 def measure(context: Context) -> None:
