@@ -17,7 +17,7 @@ from harness.records.memory import LeakVerdict
 from harness.records.run import EventKind, RunState
 from harness.store.home import Home
 from harness.store.reader import LogReader
-from tests.attach_factories import LAST, SCRIPTS
+from tests.attach_factories import SCRIPTS
 from tests.bench.oom_time_series import Statement, against_the_truth
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
@@ -35,7 +35,6 @@ class Death(NamedTuple):
     verdicts: list[str]
     statements: list[Statement]
     hunts: list[str]
-    steps: int
 
 
 def died(home: Path, what: str, cap_gib: float = CAP_GIB, device: str = "cuda") -> Death:
@@ -62,9 +61,10 @@ def died(home: Path, what: str, cap_gib: float = CAP_GIB, device: str = "cuda") 
         (row,) = log.memory.oom_reports()
         leaks = log.memory.leaks()
         hunts = [event.message for _, event in log.events() if event.kind == EventKind.SNAPSHOT]
-        steps = len(log.steps(1, LAST))
     verdicts = [leak.verdict for leak in leaks if leak.series == "allocated"]
-    return Death(report_from_json(row.report), verdicts, against_the_truth(leaks, steps + 1), hunts, steps)
+    report = report_from_json(row.report)
+    assert report.facts.step is not None
+    return Death(report, verdicts, against_the_truth(leaks, report.facts.step), hunts)
 
 
 def check_sum(report: OomReport) -> None:
@@ -80,7 +80,6 @@ def check_sum(report: OomReport) -> None:
 def record_death(record_property: Record) -> Callable[[Death], None]:
     def record(death: Death) -> None:
         record_property("the report", render(death.report))
-        record_property("steps", death.steps)
         record_property("verdicts", " ".join(dict.fromkeys(death.verdicts)))
         record_property("hunt", "; ".join(death.hunts))
         statements = [f"{one.stated} of {one.left}" for one in death.statements]

@@ -185,8 +185,10 @@ def test_a_run_is_as_fast_after_a_profile_as_before(
     ratio = statistics.median(after_ns) / statistics.median(before_ns)
     record_property("step before", f"{statistics.median(before_ns) / 1e6:.3f} ms")
     record_property("after / before", f"{ratio:.4f}")
+    spread = max(before_ns) / statistics.median(before_ns)
+    record_property("slowest block before / median", f"{spread:.4f}")
     record_property("TEARDOWN_CUPTI", os.environ.get(TEARDOWN))
-    assert ratio <= 1.02
+    assert ratio <= max(1.02, spread)
 
 
 def test_a_second_profile_soon_after_the_first_sees_as_much(opened: Callable[..., Run]) -> None:
