@@ -21,10 +21,19 @@ class CaughtMemoryErrors:
         self._place = ""
         self._requested_bytes: int | None = None
         self._recorded: set[str] = set()
+        # Errors that were seen since the newest reading of the memory.
+        self._seen = 0
+
+    def follow(self, observation: PlainObservation) -> None:
+        """Warn also of failed requests of which only the allocator knows."""
+        observation.steps.memory.on_failed = lambda number: self._counted(observation, number)
 
     def failed(self, error: BaseException, place: str) -> None:
         """`place`, such as "the forward pass", raised `error`, which the script may catch."""
-        if not self.is_waiting and is_out_of_memory(error):
+        if not is_out_of_memory(error):
+            return
+        self._seen += 1
+        if not self.is_waiting:
             self.is_waiting, self._place = True, place
             self._requested_bytes = read_error(text_of(error)).requested_bytes
 
@@ -56,6 +65,20 @@ class CaughtMemoryErrors:
             "update failed, caught",
             f"The optimizer's update of step {step} did not finish: the script caught its error and went on. "
             "Weights and the optimizer's state may be updated in part. Later ones are not recorded.",
+        )
+
+    def _counted(self, observation: PlainObservation, number: int) -> None:
+        """The allocator has counted so many failed requests since the reading before."""
+        unseen, self._seen = number - self._seen, 0
+        if unseen <= 0 or not self._may_record("allocator"):
+            return
+        step = words.count(observation.under_way.number)
+        observation.warn(
+            "out of memory, caught",
+            f"Up to step {step} the allocator refused {words.plural(unseen, 'request')} outside of models, "
+            "loaders, the backward pass and the optimizer: the script caught the error, such as one of its "
+            "loss, or a library did without that memory, as cuDNN when it tries out kernels. Later ones of "
+            "this kind are not recorded.",
         )
 
     def _record(self, observation: PlainObservation, reaction: str, note: str) -> None:

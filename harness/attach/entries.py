@@ -69,6 +69,7 @@ class StepEntries:
         if observation is not None:
             observation.calls.update_returned = self._update_returned
             observation.training.has_compiled = self._has_compiled
+            self._caught.follow(observation)
 
     def compiler_called(self) -> None:
         """The script has called torch.compile, or is about to; on any thread."""

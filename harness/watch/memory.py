@@ -41,6 +41,8 @@ class MemoryWatch:
         columns: the newest reading; without the allocator's once they are too old.
         read_ns: time of the newest baseline; None: after the newest step, since a restart.
         due_ns: call `step_ended` for a step after which the next one may end at this time or later.
+        on_failed: called at a reading with the number of requests that failed since the one before, where the
+            allocator counts them. Those before the first reading are left out.
     """
 
     def __init__(
@@ -54,7 +56,9 @@ class MemoryWatch:
         self.columns: MemoryColumns = _NO_COLUMNS
         self._baseline_bytes: int | None = None
         self.read_ns: int | None = None
+        self.on_failed: Callable[[int], None] | None = None
         self._failures = 0
+        self._ooms: int | None = None
         self.due_ns = 0
         self._note_peak, self._begin_peak = device.note_peak, device.begin_peak
         self._notes = 0
@@ -95,7 +99,7 @@ class MemoryWatch:
         `steps` steps, however short."""
         reading = self._read_memory()
         self._baseline_bytes, self.read_ns = reading.allocated_bytes, None
-        self._failures = _failures(reading)
+        self._note_failures(reading)
         self.columns = _NO_COLUMNS
         self.due_ns = self._next_ns = 0
         self._unsettled_steps = max(steps, self._unsettled_steps)
@@ -141,7 +145,7 @@ class MemoryWatch:
             has_all = len(self._levels) == STEADY_READINGS
             self._is_steady = has_all and level_bytes <= max(self._levels)
             self._levels.append(level_bytes)
-        self._failures = _failures(reading)
+        self._note_failures(reading)
         readings, self._notes = self._notes + 1, 0
         self._unsettled_steps -= 1
         if self._unsettled_steps > 0:
@@ -149,6 +153,12 @@ class MemoryWatch:
             return
         self.due_ns = now_ns + self._shared_by(step_ns)
         self._next_ns = max(self.due_ns, now_ns + self._pause_ns(readings))
+
+    def _note_failures(self, reading: MemoryReading) -> None:
+        self._failures = _failures(reading)
+        before, self._ooms = self._ooms, reading.ooms
+        if before is not None and self.on_failed is not None and (reading.ooms or 0) > before:
+            self.on_failed((reading.ooms or 0) - before)
 
     def _shared_by(self, step_ns: int) -> int:
         """Return how long steps of `step_ns` share a reading that is not slow."""

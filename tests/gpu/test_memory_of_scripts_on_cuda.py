@@ -37,22 +37,22 @@ class Death(NamedTuple):
     hunts: list[str]
 
 
-def died(home: Path, what: str, cap_gib: float = CAP_GIB, device: str = "cuda") -> Death:
+def run(home: Path, what: str, cap_gib: float, device: str) -> "subprocess.CompletedProcess[str]":
     """Run the leaking script to its end."""
-    command = [
-        sys.executable,
-        "-m",
-        "harness",
-        "run",
-        str(SCRIPTS / "leaking.py"),
-        device,
-        str(cap_gib),
-        what,
-    ]
-    environ = os.environ | {"STEPSCOPE_HOME": str(home)}
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=environ, timeout=_PATIENCE_S
+    script = [str(SCRIPTS / "leaking.py"), device, str(cap_gib), what]
+    return subprocess.run(
+        [sys.executable, "-m", "harness", "run", *script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"STEPSCOPE_HOME": str(home)},
+        timeout=_PATIENCE_S,
     )
+
+
+def died(home: Path, what: str, cap_gib: float = CAP_GIB, device: str = "cuda") -> Death:
+    """Return what the log says of the leaking script, which runs out of memory."""
+    done = run(home, what, cap_gib, device)
     assert done.returncode == 1, done.stderr[-1000:]
     assert "harness/" not in done.stderr, done.stderr[-1000:]
     (folder,) = Home(home).runs()
@@ -117,3 +117,13 @@ def test_outputs_of_an_evaluation_with_gradients_are_named(
     record_death(death)
     check_sum(death.report)
     assert "predictions" in render(death.report)
+
+
+def test_an_error_that_is_caught_outside_of_all_calls_is_counted_by_the_allocator(tmp_path: Path) -> None:
+    done = run(tmp_path, "caught", CAP_GIB, "cuda")
+    assert (done.returncode, done.stdout.count("caught")) == (0, 3), done.stderr[-1000:]
+    (folder,) = Home(tmp_path).runs()
+    with LogReader(folder.log) as log:
+        messages = [event.message for _, event in log.events() if event.label == "out of memory, caught"]
+    assert len(messages) == 1
+    assert "the allocator refused 1 request outside of models" in messages[0]

@@ -1,7 +1,8 @@
 """Keeps what it should not until memory runs out: `leaking.py DEVICE GIB WHAT`.
 
 WHAT is "outputs" (a list of outputs with their graph), "totals" (a loss summed with its graph), "cat" (a
-tensor that grows) or "evaluation" (outputs of an evaluation with gradients, after 300 steps of training).
+tensor that grows), "evaluation" (outputs of an evaluation with gradients, after 300 steps of training) or
+"caught" (nothing; of 300 steps every hundredth requests too much outside of the model, and goes on).
 GIB is all the memory that the allocator may take; on the CPU what the process's data may grow by.
 """
 
@@ -56,6 +57,13 @@ def evaluate(training: Training) -> None:
         predictions.append(training.model(torch.randn(BATCH, WIDTH, device=training.device)))
 
 
+def request_too_much(device: torch.device) -> None:
+    try:
+        torch.empty(1 << 46, dtype=torch.uint8, device=device)
+    except RuntimeError:
+        print("caught")
+
+
 def main() -> None:
     device, gib, what = torch.device(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
     torch.manual_seed(0)
@@ -63,9 +71,12 @@ def main() -> None:
     training = Training(device, what)
     training.step()
     limit(device, gib)
-    for _ in range(300 if what == "evaluation" else 10**6):
+    for step in range(300 if what in ("evaluation", "caught") else 10**6):
         training.step()
-    evaluate(training)
+        if what == "caught" and step % 100 == 50:
+            request_too_much(device)
+    if what == "evaluation":
+        evaluate(training)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Memory errors that a script catches itself, and updates that it lets fail."""
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from harness.device.cpu.device import CpuDevice
+from harness.records.run import MemoryReading
 from tests.memory_hogs import TOO_MUCH, Hungry
 from tests.session_factories import a_session
 
@@ -143,3 +146,41 @@ def test_what_a_closure_of_an_update_calls_is_no_failed_update(tmp_path: Path) -
             optimizer.step(closure)
 
     assert caught(tmp_path, "update failed, caught", train) == []
+
+
+@pytest.mark.parametrize(("of_model", "expected"), [(0, ["2 requests"]), (1, ["1 request"]), (2, [])])
+def test_requests_that_fail_outside_of_all_calls_are_counted_by_the_allocator(
+    tmp_path: Path, of_model: int, expected: list[str]
+) -> None:
+    """As CUDA's allocator counts them; `of_model` of the two have an error of the model."""
+
+    class Counting(CpuDevice):
+        ooms = 0
+
+        def read_memory(self) -> MemoryReading:
+            return read_memory(self)._replace(ooms=Counting.ooms)
+
+    class Layer(LayerForEight):
+        def forward(self, inputs: Tensor) -> Tensor:
+            Counting.ooms += len(inputs) != 8
+            return super().forward(inputs)
+
+    read_memory = CpuDevice.read_memory
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CpuDevice, "read_memory", Counting.read_memory)
+        with a_session(tmp_path) as attached:
+            layer = Layer(4, 4)
+            optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+            for step in range(40):
+                layer(torch.ones(8, 4)).sum().backward()
+                optimizer.step()
+                time.sleep(0.02)
+                if step == 20:
+                    Counting.ooms = 2 - of_model
+                    for _ in range(of_model):
+                        with suppress(RuntimeError), torch.no_grad():
+                            layer(torch.ones(9, 4))
+        with attached.log() as log:
+            messages = [event.message for _, event in log.events() if event.label == "out of memory, caught"]
+    counted = [text.split("allocator refused ")[1] for text in messages if "allocator refused" in text]
+    assert [text.split(" outside")[0] for text in counted] == expected

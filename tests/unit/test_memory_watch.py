@@ -344,3 +344,24 @@ def test_what_is_of_no_step_leaves_its_peak_to_none() -> None:
     assert watch.leave_out(OWN_NS - 1) is None  # As where an agent acts between two short steps.
     assert watch.leave_out(OWN_NS) == 7
     assert device.peaks == 2
+
+
+def test_failed_requests_are_those_since_the_reading_before() -> None:
+    class Failing(CountingDevice):
+        ooms: int | None = 3
+
+        def read_memory(self) -> MemoryReading:
+            return super().read_memory()._replace(ooms=self.ooms)
+
+    device, told = Failing(), list[int]()
+    watch = a_watch(device)
+    watch.on_failed = told.append
+    run_steps(watch, OWN_NS, 2)  # Those before the first reading are of no step.
+    device.ooms = 5
+    run_steps(watch, OWN_NS, 2, 2 * OWN_NS)
+    device.ooms = 6
+    watch.restart(1)
+    run_steps(watch, OWN_NS, 2, 4 * OWN_NS)
+    device.ooms = None
+    run_steps(watch, OWN_NS, 1, 6 * OWN_NS)
+    assert told == [2, 1]

@@ -97,7 +97,8 @@ def test_predictions_are_near_the_peaks_that_a_gpu_reached(report: Path, first: 
     rows = results.stage("prediction").values
     peaks = {item: row["measured_bytes"] for item, row in rows.items() if "measured_bytes" in row}
     assert peaks
-    errors, resnets = [], []
+    errors: list[float] = []
+    resnets: list[float] = []
     for item in sorted(peaks)[first::EACH]:
         answer = predict(Question.of(resolve(drawn[item]), card), None)
         assert isinstance(answer, Prediction), (item, answer)
