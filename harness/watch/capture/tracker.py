@@ -151,5 +151,6 @@ class Tracker:
         if self._history is None:
             return TensorTracker(self._training.model, self._guarded)
         index, hooked = self._device.facts.ordinal or 0, not self._training.settings.compile
-        size = workspace_bytes(self._device.facts.capability)
+        capability = self._device.facts.capability  # None: the GPU is not NVIDIA's.
+        size = None if capability is None else workspace_bytes(capability)
         return HistoryTracker(self._training.model, index, self._history, hooked, workspace_bytes=size)
