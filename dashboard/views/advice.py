@@ -1,5 +1,6 @@
 """Advice on a run with its evidence, a button that applies it, and the change observed afterwards."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -104,7 +105,7 @@ def _apply(view: RunView, suggestion: Suggestion) -> None:
     unmeasurable = unmeasurable_reason(view)
     st.button(
         "Try it",
-        key=f"try_{suggestion.rule.replace('-', '_')}",
+        key=_button_key("try", suggestion),
         icon=":material/experiment:",
         disabled=waits or unmeasurable is not None,
         help=plain(
@@ -115,13 +116,20 @@ def _apply(view: RunView, suggestion: Suggestion) -> None:
     )
     st.button(
         f"Apply {title}",
-        key=f"apply_{suggestion.rule.replace('-', '_')}",
+        key=_button_key("apply", suggestion),
         icon=":material/bolt:",
         disabled=waits,
         help=plain(_difference(view, suggestion.change)),
         on_click=send_settings,
         args=(view.folder, suggestion.change, SOURCE),
     )
+
+
+def _button_key(action: str, suggestion: Suggestion) -> str:
+    """Return a key of the values too: a click that arrives after they have changed was not for the new
+    ones."""
+    values = (f"{name}_{value}" for name, value in suggestion.change.items())
+    return re.sub(r"\W", "_", "_".join([action, suggestion.rule, *values]))
 
 
 def _difference(view: RunView, change: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ from harness.store.reader import LogReader
 
 _ROWS_SHOWN = 25
 _MODEL = "(the model)"
-_NO_PROFILE = "This run has no profile yet; take one with `stepscope do RUN profile`."
+_NO_PROFILE = "This run has no profile; while it trains, `stepscope do RUN profile` takes one."
 
 
 class _Profile(NamedTuple):

@@ -25,7 +25,7 @@ from harness.store.reader import LogReader
 from harness.tracking.snapshot_file import FileSummary, summarize
 
 _SITES_SHOWN = 20
-_NO_SNAPSHOT = "This run has no snapshot yet; take one with `stepscope do RUN snapshot`."
+_NO_SNAPSHOT = "This run has no snapshot; while it trains, `stepscope do RUN snapshot` takes one."
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:

@@ -208,12 +208,12 @@ def test_advice_is_applied_by_one_button_and_queued_until_applied(home: Home, op
     with live_run(home, Settings(empty_cache_every=10)) as live:
         live.fed([a_step(step) for step in range(40, 200)], lambda row: row.step % 10 == 0)
         app = open_page("profiler", run=live.folder.run_id)
-        button = app.button(key="apply_empty_cache")
+        button = app.button(key="apply_empty_cache_empty_cache_every_0")
         assert button.label == "Apply empty_cache every 0 steps"
         assert not button.disabled
         button.click().run()
         assert live.requests == [("set", {"empty_cache_every": 0})]
-        assert app.button(key="apply_empty_cache").disabled
+        assert app.button(key="apply_empty_cache_empty_cache_every_0").disabled
         assert "queued" in texts(app)
         live.answer(CommandState.APPLIED, "empty_cache_every 10 → 0.", step=199)
         app.run()

@@ -54,7 +54,7 @@ def test_advice_is_applied_with_one_click_and_says_what_could_be_observed(
     card.get_by_text(re.compile("less time per sample")).wait_for()
     card.get_by_text(re.compile("waiting for the loader.* with 0 loader workers")).wait_for()
     tab.until(lambda: _trained_s(folder), lambda seconds: seconds > LENGTHS_S[0] + 1, limit_s=60)
-    tab.button("apply_input_bound").click()
+    card.get_by_role("button", name=re.compile("Apply")).first.click()
     panel = tab.key("advice")
     panel.get_by_text(re.compile(r"applied at step \d")).first.wait_for()
     # With two workers every other step waits for the loader, so that no quantile may have changed; on a busy

@@ -142,9 +142,9 @@ def test_the_options_are_sent_with_the_command(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("profile plain 99", "There is no profile 99. This run has no profile yet"),
-        ("profile plain 1 2 --json", "There is no profile 1. This run has no profile yet"),
-        ("snapshots plain --of 99", "There is no snapshot 99. This run has no snapshot yet"),
+        ("profile plain 99", "There is no profile 99. This run has no profile;"),
+        ("profile plain 1 2 --json", "There is no profile 1. This run has no profile;"),
+        ("snapshots plain --of 99", "There is no snapshot 99. This run has no snapshot;"),
     ],
 )
 def test_a_number_that_a_run_without_any_does_not_have_is_refused(
