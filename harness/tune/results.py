@@ -152,6 +152,8 @@ def batch_sentence(tune: Tune) -> str:
     if ooms:
         measured += f" Memory ran out at {min(ooms):,}."
     if tune.largest_batch is None:
+        if tune.state is TuneState.RUNNING and not (tune.limit_words or tune.trials):
+            return "The largest batch has no prediction yet."
         fits = f" that fits into {tune.limit_words}" if tune.limit_words else ""
         return f"The largest batch{fits} was not predicted.{measured}"
     most = min([safe_batch(tune.largest_batch), *(size - 1 for size in ooms)])

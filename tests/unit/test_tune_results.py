@@ -93,6 +93,9 @@ def test_a_batch_without_a_prediction_has_the_limit_and_no_number() -> None:
     sentence = batch_sentence(unknown)
     assert sentence.startswith("The largest batch that fits into the memory of a CPU was not predicted.")
     assert batch_sentence(unknown._replace(limit_words="")).startswith("The largest batch was not predicted.")
+    begun = unknown._replace(state=TuneState.RUNNING, limit_words="", trials=())
+    assert batch_sentence(begun) == "The largest batch has no prediction yet."
+    assert batch_sentence(begun._replace(state=TuneState.STOPPED)) == "The largest batch was not predicted."
 
 
 def test_the_command_of_the_winner_has_its_settings() -> None:
