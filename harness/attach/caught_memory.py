@@ -1,11 +1,15 @@
 """Out-of-memory errors of a script that catches them and goes on, and updates that it lets fail."""
 
+from contextlib import suppress
+
 from harness import words
 from harness.analysis.oom.error import read_error
 from harness.attach.plain_observation import PlainObservation
 from harness.attach.updates import updates_under_way
 from harness.errors import text_of
 from harness.watch.oom.errors import is_out_of_memory
+
+_SEEN = "_stepscope_seen"
 
 
 class CaughtMemoryErrors:
@@ -30,8 +34,11 @@ class CaughtMemoryErrors:
 
     def failed(self, error: BaseException, place: str) -> None:
         """`place`, such as "the forward pass", raised `error`, which the script may catch."""
-        if not is_out_of_memory(error):
+        # An error also passes the models around the one that failed.
+        if not is_out_of_memory(error) or hasattr(error, _SEEN):
             return
+        with suppress(AttributeError):  # An error whose attributes are fixed counts more than once.
+            setattr(error, _SEEN, True)
         self._seen += 1
         if not self.is_waiting:
             self.is_waiting, self._place = True, place
@@ -47,7 +54,10 @@ class CaughtMemoryErrors:
 
     def ended(self, observation: PlainObservation, error: BaseException | None) -> None:
         """The script has ended, by `error` if there was one: that of the memory has a report."""
-        if self.is_waiting and not (error is not None and is_out_of_memory(error)):
+        if error is not None and is_out_of_memory(error):
+            return
+        observation.steps.memory.count_failures()
+        if self.is_waiting:
             self.is_waiting = False
             self._record(observation, "caught the error", "")
 

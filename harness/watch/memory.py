@@ -117,6 +117,11 @@ class MemoryWatch:
         reading (before the first one: the start of the process) and `reading`."""
         return reading is not None and _failures(reading) > self._failures
 
+    def count_failures(self) -> None:
+        """Call `on_failed` for failures since the newest reading, where the allocator counts them."""
+        if self._ooms is not None:
+            self._note_failures(self._read_memory())
+
     def subscribe(self, callback: Callable[[bool], None]) -> None:
         """Call `callback` now and at every change, with whether the current step is sampled."""
         self._on_change = callback

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from harness.attach.caught_memory import CaughtMemoryErrors
 from harness.device.cpu.device import CpuDevice
 from harness.records.run import MemoryReading
 from tests.memory_hogs import TOO_MUCH, Hungry
@@ -146,6 +147,15 @@ def test_what_a_closure_of_an_update_calls_is_no_failed_update(tmp_path: Path) -
             optimizer.step(closure)
 
     assert caught(tmp_path, "update failed, caught", train) == []
+
+
+def test_an_error_that_passes_two_models_is_counted_once() -> None:
+    caught = CaughtMemoryErrors()
+    for request in (1, 2):
+        error = torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {request}.00 MiB.")
+        for _ in range(2):
+            caught.failed(error, "the forward pass")
+    assert caught._seen == 2
 
 
 @pytest.mark.parametrize(("of_model", "expected"), [(0, ["2 requests"]), (1, ["1 request"]), (2, [])])
