@@ -8,6 +8,12 @@ from harness.store.reader import LogReader
 from tests.app.conftest import Open, texts
 
 RECORDINGS = recordings()
+SOME_LONG = [
+    one
+    if one.key in ("transformer-h200", "resnet-workstation")
+    else pytest.param(one, marks=pytest.mark.long)
+    for one in RECORDINGS
+]
 CARDS = {
     "transformer-workstation": "H100",
     "resnet-workstation": "H100",
@@ -25,7 +31,7 @@ def test_there_are_recordings() -> None:
     assert {one.key for one in RECORDINGS} == set(CARDS)
 
 
-@pytest.mark.parametrize("opened", RECORDINGS, ids=lambda one: one.key, indirect=True)
+@pytest.mark.parametrize("opened", SOME_LONG, ids=lambda one: one.key, indirect=True)
 @pytest.mark.parametrize("page", ["live", "memory", "profiler", "runs"])
 def test_a_run_of_a_gpu_is_shown(open_page: Open, opened: str, page: str) -> None:
     app = open_page(page, run=opened)

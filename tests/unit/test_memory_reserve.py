@@ -104,6 +104,7 @@ note()
 
 @pytest.mark.slow
 @needs_malloc
+@pytest.mark.long
 def test_a_run_with_a_cap_or_with_little_left_has_no_reserve() -> None:
     script = """
 device.begin_memory()
