@@ -113,6 +113,7 @@ def test_a_script_that_kills_itself_leaves_an_intact_log(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_script_that_forks_spawns_replaces_its_output_and_prints_much_is_not_disturbed(
     tmp_path: Path,
 ) -> None:

@@ -75,7 +75,6 @@ print(growth("fragmentation:512KiB", lambda: heap_bytes(heap.info()) - in_use(he
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_fragmentation_leaves_holes_and_holds_nothing(heap: Heap) -> None:
     # In a process of its own: holes that earlier tests left in this one's heap would be filled first.
     fresh = subprocess.run([sys.executable, "-c", _FRAGMENT], capture_output=True, text=True, check=True)

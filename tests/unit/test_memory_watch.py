@@ -353,9 +353,9 @@ def test_failed_requests_are_those_since_the_reading_before() -> None:
         def read_memory(self) -> MemoryReading:
             return super().read_memory()._replace(ooms=self.ooms)
 
-    device, told = Failing(), list[int]()
+    device, failed = Failing(), list[int]()
     watch = a_watch(device)
-    watch.on_failed = told.append
+    watch.on_failed = failed.append
     run_steps(watch, OWN_NS, 2)  # Those before the first reading are of no step.
     device.ooms = 5
     run_steps(watch, OWN_NS, 2, 2 * OWN_NS)
@@ -364,4 +364,4 @@ def test_failed_requests_are_those_since_the_reading_before() -> None:
     run_steps(watch, OWN_NS, 2, 4 * OWN_NS)
     device.ooms = None
     run_steps(watch, OWN_NS, 1, 6 * OWN_NS)
-    assert told == [2, 1]
+    assert failed == [2, 1]

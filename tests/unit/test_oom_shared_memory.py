@@ -100,7 +100,6 @@ def test_the_size_of_shared_memory_is_read() -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(not can_mount(), reason="only root can mount another /dev/shm")
-@pytest.mark.long
 def test_a_worker_without_space_in_shared_memory_ends_with_this_verdict_for_real(tmp_path: Path) -> None:
     script, home = tmp_path / "images.py", tmp_path / "home"
     script.write_text(SCRIPT)

@@ -26,6 +26,7 @@ def newest_peaks(folder: RunFolder) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_batch_over_the_cap_ends_a_script_with_its_line_and_the_batch_that_would_have_fitted(
     tmp_path: Path,
 ) -> None:

@@ -37,7 +37,6 @@ def test_after_a_stop_later_epochs_are_empty_and_the_run_stays_stopped(
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_after_the_last_step_later_epochs_are_empty(training: SmallTraining, tmp_path: Path) -> None:
     run = watch(training, tmp_path)
     steps = ENOUGH_STEPS // 20
