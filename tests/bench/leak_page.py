@@ -33,6 +33,9 @@ There is no verdict "leak" while transient memory grows, as with growing inputs,
 is retained (`x = torch.cat([x, …])`), or while the forward pass on the CPU needs a third more than at first,
 nor for a rise that does not exceed an earlier one that was freed, as with a list cleared after each epoch.
 
+On the CPU holes in the heap, and growth of the process that is not certainly outside the heap, are no leak
+before they exceed three times the largest transient memory of a step: a heap settles for some hundred steps.
+
 Memory that fills once (a cache, the first of such lists) cannot be distinguished from a leak before it is
 full: if that takes longer than 96 readings, the verdict is "leak" and is withdrawn after about an eighth of
 the time that filling took. The column *for a while* counts these cases.

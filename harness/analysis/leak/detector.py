@@ -17,6 +17,7 @@ from harness.analysis.leak.growth import (
 from harness.analysis.leak.headroom import NO_LIMITS, Headroom, Limits
 from harness.analysis.leak.needs import StepNeeds
 from harness.analysis.leak.refill import Refill
+from harness.analysis.leak.settling import settled
 from harness.analysis.leak.variation import StepVariation
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import MAX_SHARED_READING_NS, RECORDED_FLAGS, StepRow
@@ -168,6 +169,8 @@ class LeakDetector:
             judgments[series].verdict is not one.verdict for series, one in before.items()
         )
         judgments[LeakSeries.HOST] = self._refill.without(judgments[LeakSeries.HOST])
+        if self._on_cpu:
+            judgments = settled(judgments, self._headroom.transient_bytes)
         rising = {series for series, judgment in judgments.items() if judgment.verdict in RISING}
         if self._on_cpu:
             _attribute_to_holes(judgments)

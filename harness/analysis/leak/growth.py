@@ -65,7 +65,8 @@ _TWICE = 2.1
 class Judgment(NamedTuple):
     """The current verdict on a series, from `since_step` on. Figures are None while it is too early.
     `detection_limit` is the smallest slope that would have been detected as a leak by now. `full_since` is
-    the step since which what has grown no longer does; None if it does."""
+    the step since which what has grown no longer does; None if it does. `settles_below` is the growth below
+    which the heap may still settle; None if that is no reason."""
 
     verdict: LeakVerdict
     since_step: int
@@ -74,6 +75,7 @@ class Judgment(NamedTuple):
     risen_bytes: float | None = None
     detection_limit: float | None = None
     full_since: int | None = None
+    settles_below: float | None = None
 
 
 class _StretchTest(NamedTuple):

@@ -85,18 +85,8 @@ def sentence(context: VerdictContext) -> str:
                 f"{_growth(context, since)}{_outside(context)}{_end(context)} A cache that fills looks the "
                 "same until it is full: the verdict is withdrawn if the growth ends."
             )
-        case LeakVerdict.WATCH if judgment.full_since is not None:
-            full = words.count(judgment.full_since)
-            return (
-                f"{_growth(context, since)} Since step {full} it has hardly grown, as a cache that is full."
-            )
-        case LeakVerdict.WATCH if context.inputs_grow:
-            return (
-                f"{_growth(context, since)}{_end(context)} So has what each step needs, as with growing "
-                "inputs: what is retained may level off with them."
-            )
         case LeakVerdict.WATCH:
-            return f'{_growth(context, since)}{_end(context)} It is too early for the verdict "leak".'
+            return f"{_growth(context, since)}{_why_no_leak(context)}"
         case LeakVerdict.SAWTOOTH:
             text = f"{context.capitalized} rises and falls back {since}; none of it is retained."
             return f"{text}{_limit(context)}"
@@ -104,6 +94,25 @@ def sentence(context: VerdictContext) -> str:
             if context.is_rising:
                 return f"{context.capitalized} rises with another series, not by itself."
             return f"{context.capitalized} shows no lasting growth {since}.{_limit(context)}"
+
+
+def _why_no_leak(context: VerdictContext) -> str:
+    """Return the end of the sentence on growth under watch."""
+    judgment = context.judgment
+    if judgment.full_since is not None:
+        full = words.count(judgment.full_since)
+        return f" Since step {full} it has hardly grown, as a cache that is full."
+    if context.inputs_grow:
+        return (
+            f"{_end(context)} So has what each step needs, as with growing inputs: what is retained may "
+            "level off with them."
+        )
+    if judgment.settles_below is not None:
+        return (
+            f" Until holes have settled, the heap may grow by {words.size(judgment.settles_below)}, three "
+            "times what a step needs beyond what it retains."
+        )
+    return f'{_end(context)} It is too early for the verdict "leak".'
 
 
 def no_site(why: str) -> str:

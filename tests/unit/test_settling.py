@@ -1,0 +1,63 @@
+"""Test that a heap that settles is no leak, and that holes and objects that keep growing are."""
+
+from collections.abc import Callable
+
+from harness.analysis.leak.detector import LeakDetector
+from harness.analysis.leak.headroom import Limits
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
+from tests.leak_factories import GIB, MIB, a_row
+
+STEPS = 640
+# A healthy transformer: a step needs 5.1 MiB, and the heap grew by 7.3 MiB in the first 240 steps.
+NEEDED, LIVE = 5_100_000, 46 * MIB
+LIMITS = Limits(6 * GIB, 20 * GIB)
+
+
+def judged(holes: Callable[[int], int], objects: Callable[[int], int]) -> list[list[LeakRow]]:
+    """All verdicts on a script whose holes, and objects outside the heap, have the given sizes by a step."""
+    detector, result = LeakDetector(on_cpu=True), list[list[LeakRow]]()
+    for step in range(1, STEPS + 1):
+        row = a_row(step, LIVE, rss=LIVE + 380 * MIB + holes(step) + objects(step))
+        detector.take([row._replace(peak_allocated_bytes=LIVE + NEEDED)], LIMITS)
+        detector.take_host(step, None, 5 * MIB + holes(step))
+        if step % 8 == 0:
+            result.append(detector.judge(row.t_ns, LIMITS))
+    return result
+
+
+def called(verdicts: list[list[LeakRow]]) -> dict[str, int]:
+    """The series that were called a leak, each with the first step at which it was."""
+    leaks = [row for rows in verdicts for row in rows if row.verdict == LeakVerdict.LEAK]
+    return {row.series: row.step for row in reversed(leaks)}
+
+
+def settling(step: int) -> int:
+    """Holes that grow by blocks of 450 KiB, up to 7.3 MiB."""
+    return min(step * 32 * 2**10 // (450 * 2**10), 16) * 450 * 2**10
+
+
+def test_a_heap_that_settles_is_no_leak() -> None:
+    verdicts = judged(settling, lambda _step: 0)
+    assert called(verdicts) == {}
+    rising = {row.message for rows in verdicts for row in rows if row.verdict == LeakVerdict.WATCH}
+    (sentence, *_) = [message for message in rising if "settled" in message]
+    assert "Until holes have settled, the heap may grow by 14.6 MiB" in sentence
+
+
+def test_holes_that_outgrow_what_steps_need_are_fragmentation() -> None:
+    verdicts = called(judged(lambda step: step * 100_000, lambda _step: 0))
+    assert set(verdicts) == {LeakSeries.FRAGMENTATION}
+    assert 3 * NEEDED <= verdicts[LeakSeries.FRAGMENTATION] * 100_000 < 5 * NEEDED
+
+
+def test_small_objects_outside_the_heap_are_a_leak_before_they_outgrow_a_step() -> None:
+    verdicts = called(judged(settling, lambda step: step * 100_000))
+    assert set(verdicts) == {LeakSeries.HOST}
+    assert verdicts[LeakSeries.HOST] * 100_000 < 6 * NEEDED
+
+
+def test_the_stated_limit_is_no_less_than_what_may_settle() -> None:
+    rows = judged(lambda _step: 0, lambda _step: 0)[-1]
+    limits = {row.series: row.detection_limit for row in rows}
+    assert (limits[LeakSeries.FRAGMENTATION] or 0) * STEPS >= 3 * NEEDED
+    assert (limits[LeakSeries.ALLOCATED] or 0) * STEPS < NEEDED
