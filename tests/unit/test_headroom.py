@@ -22,7 +22,7 @@ def on_cpu(cap_left: int | None, rss_slope: int, heap_free: int = 0) -> Headroom
     headroom = Headroom(on_cpu=True)
     for step in range(1, STEPS + 1):
         headroom.take(a_row(step, rss=GIB + step * rss_slope))
-        headroom.take_heap(heap_free, cap_left)
+        headroom.take_heap(step, heap_free, cap_left)
     return headroom
 
 
@@ -94,14 +94,14 @@ def test_of_holes_no_time_is_stated_where_the_process_does_not_grow_or_no_peak_i
 
 def test_what_counts_is_the_least_that_was_left_within_a_second() -> None:
     headroom = on_cpu(300 * MIB, rss_slope=MIB)
-    headroom.take_heap(0, 120 * MIB)
-    headroom.take_heap(0, 300 * MIB)
+    headroom.take_heap(1, 0, 120 * MIB)
+    headroom.take_heap(1, 0, 300 * MIB)
     assert headroom.steps_left(LeakSeries.HOST, LEAK, Limits(None, 20 * GIB)) == 120
 
 
 def test_a_limit_that_the_script_has_removed_counts_no_more() -> None:
     headroom = on_cpu(300 * MIB, rss_slope=MIB)
-    headroom.take_heap(0, None)
+    headroom.take_heap(1, 0, None)
     assert headroom.steps_left(LeakSeries.HOST, LEAK, Limits(None, 2 * GIB)) == 2048
 
 

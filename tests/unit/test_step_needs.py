@@ -19,6 +19,7 @@ def judged(
     forward_end: Callable[[int], int] | None = None,
     transient: Callable[[int], int] = lambda step: step * MIB + 20 * MIB,
     copied_bytes: int = 0,
+    left: Callable[[int], int] = lambda step: 4 * GIB - step * MIB,
 ) -> LeakRow:
     """The verdict on live memory that grows by 1 MiB per step, under a limit of 10 GiB."""
     detector, limits, rows = LeakDetector(on_cpu=on_cpu), Limits(10 * GIB, 20 * GIB), list[LeakRow]()
@@ -28,7 +29,7 @@ def judged(
         row = a_row(step, held, held + 100 * MIB, held)
         detector.take([row._replace(peak_allocated_bytes=held + transient(step))], limits)
         ends = () if forward_end is None else (forward_end(step),)
-        detector.take_host(step, None, 0, 4 * GIB - step * MIB if on_cpu else None, None, ends)
+        detector.take_host(step, None, 0, left(step) if on_cpu else None, None, ends)
         if step % 10 == 0:
             rows = detector.judge(row.t_ns, limits)
     return next(row for row in rows if row.series == LeakSeries.ALLOCATED)
@@ -52,6 +53,18 @@ def test_on_the_cpu_inputs_grow_where_it_grows_there_too() -> None:
     assert judged(True, lambda step: 7 * MIB + step * MIB).verdict == LeakVerdict.WATCH
 
 
+@pytest.mark.parametrize("needed", [MIB, MIB // 64])
+def test_where_inputs_grow_the_steps_left_are_those_until_nothing_is_left(needed: int) -> None:
+    """Larger batches leave larger holes, also beside a leak that grows much faster than they do."""
+
+    def left(step: int) -> int:
+        return 4 * GIB - step * MIB - step**2 * 4096
+
+    row = judged(True, lambda step: step * needed, lambda step: step * needed + 1, left=left)
+    end = next(step for step in range(10_000) if left(step) < 0)
+    assert row.steps_to_oom == pytest.approx(end - STEPS, rel=0.05)
+
+
 def test_a_copy_that_a_hunt_has_found_counts_where_no_peak_was_caught() -> None:
     row = judged(True, transient=lambda _step: 0, copied_bytes=STEPS * MIB)
     left_bytes = 4 * GIB - STEPS * MIB - STEPS * MIB
@@ -64,7 +77,7 @@ def test_a_copy_needs_its_size_now_and_twice_the_growth() -> None:
     headroom = Headroom(on_cpu=True)
     for step in range(1, 201):
         headroom.take(a_row(step, rss=GIB + step * MIB))
-        headroom.take_heap(0, 300 * MIB)
+        headroom.take_heap(1, 0, 300 * MIB)
     limits = Limits(None, 20 * GIB)
     assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, limits, Copy(100 * MIB, MIB)) == 100
 
@@ -73,6 +86,6 @@ def test_readings_from_the_middle_of_copies_do_not_count_the_copy_twice() -> Non
     headroom, held = Headroom(on_cpu=True), 400 * MIB
     for step in range(1, 201):
         headroom.take(a_row(step, held, rss=GIB + step * MIB))
-        headroom.take_heap(0, 200 * MIB, data_bytes=-(200 + 500) * MIB)  # 100 MiB are a copy.
+        headroom.take_heap(1, 0, 200 * MIB, data_bytes=-(200 + 500) * MIB)  # 100 MiB are a copy.
     limits = Limits(None, 20 * GIB)
     assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, limits, Copy(100 * MIB, MIB)) == 100

@@ -139,7 +139,7 @@ class LeakDetector:
         self._add(LeakSeries.WORKERS, step, workers_rss_bytes)
         if heap_free_bytes is None:  # On a GPU, or not read this time.
             return
-        self._headroom.take_heap(heap_free_bytes, cap_left_bytes, data_bytes)
+        self._headroom.take_heap(step, heap_free_bytes, cap_left_bytes, data_bytes)
         self._variation.take_forward_ends(forward_end_bytes)
         if forward_end_bytes:
             self._needs.take_forward_end(step, forward_end_bytes[-1])
@@ -284,7 +284,8 @@ class LeakDetector:
         if judgment.verdict not in RISING or judgment.trend is None:
             return None
         copy = self._needs.copy(series, judgment, self._headroom.transient_bytes)
-        left = self._headroom.steps_left(series, judgment.trend, limits, copy)
+        inputs_grow = not copy.slope and self._needs.grow(judgment.trend.slope)
+        left = self._headroom.steps_left(series, judgment.trend, limits, copy, inputs_grow=inputs_grow)
         is_sure = judgment.verdict is LeakVerdict.LEAK
         is_near = (
             series is LeakSeries.ALLOCATED

@@ -7,12 +7,14 @@ than it allocates. On the CPU a cap covers all data of the process: live objects
 memory outside the heap. So a leak of live objects that leaves holes behind reaches the limit earlier than its
 slope implies, and one that fills holes reaches it later. Whether growing holes leave enough memory for the
 next step depends on its size: if that is unknown, no estimate is made for them. A tensor that is replaced by
-larger ones exists twice while it is copied: peaks grow twice as fast as memory between two steps.
+larger ones exists twice while it is copied: peaks grow twice as fast as memory between two steps. Where
+inputs grow, what is left falls faster than any of it (`harness.analysis.leak.approach`).
 """
 
 from collections import deque
 from typing import NamedTuple
 
+from harness.analysis.leak.approach import Approach
 from harness.analysis.leak.growth import DOUBTFUL_Z, RISING, GrowthJudge
 from harness.analysis.leak.trend import Trend
 from harness.records.memory import LeakSeries
@@ -59,6 +61,7 @@ class Headroom:
     def __init__(self, *, on_cpu: bool) -> None:
         self._on_cpu = on_cpu
         self._counted = GrowthJudge()
+        self._approach = Approach()
         self._reserved_bytes: int | None = None
         self._pinned_bytes = 0
         self.transient_bytes = 0
@@ -88,7 +91,11 @@ class Headroom:
             self._counted.add(row.step, self._pinned_bytes)
 
     def take_heap(
-        self, heap_free_bytes: int | None, cap_left_bytes: int | None, data_bytes: int | None = None
+        self,
+        step: int,
+        heap_free_bytes: int | None,
+        cap_left_bytes: int | None,
+        data_bytes: int | None = None,
     ) -> None:
         """Add the free memory in the CPU's heap, and that outside it under a cap or a process's limit.
         `data_bytes` is the live memory at that moment plus `cap_left_bytes`, negated."""
@@ -97,13 +104,23 @@ class Headroom:
             self._heap_free.append(heap_free_bytes)
         if cap_left_bytes is not None:
             self._cap_left.append(cap_left_bytes)
+            self._approach.take(step, cap_left_bytes)
         elif heap_free_bytes is not None:
             # The script has removed the limit.
             self._cap_left.clear()
+            self._approach.restart()
 
-    def steps_left(self, series: LeakSeries, leak: Trend, limits: Limits, copy: Copy = NO_COPY) -> int | None:
+    def steps_left(
+        self,
+        series: LeakSeries,
+        leak: Trend,
+        limits: Limits,
+        copy: Copy = NO_COPY,
+        *,
+        inputs_grow: bool = False,
+    ) -> int | None:
         """Return the steps until memory runs out if `series` grows at the rate of `leak`, and the transient
-        memory of steps as `copy`; None without a limit."""
+        memory of steps as `copy`; None without a limit. `inputs_grow`: steps need more and more."""
         if leak.slope <= 0:
             return None
         if series is LeakSeries.WORKERS or (series is LeakSeries.HOST and not self._on_cpu):
@@ -115,6 +132,8 @@ class Headroom:
         left_bytes = _least(limits.host_free_bytes, min(self._cap_left, default=None))
         if left_bytes is None:
             return None
+        if inputs_grow and self._cap_left and left_bytes == min(self._cap_left):
+            return self._approach.steps_left(left_bytes)
         if copy.slope:
             between_bytes = _least(limits.host_free_bytes, self._left_between_steps()) or 0
             left_bytes = max(0, between_bytes - copy.size_bytes)

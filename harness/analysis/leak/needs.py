@@ -63,6 +63,12 @@ class StepNeeds:
         is_explained = needs.slope >= LEAST_NEEDS * slope and not self._is_copy(series, slope, needs.slope)
         return judgment._replace(verdict=LeakVerdict.WATCH) if is_explained else judgment
 
+    def grow(self, slope: float) -> bool:
+        """Return whether steps need more and more memory, beside growth of retained memory by `slope`. Also
+        where that is far less than the slope: its holes may take what is left."""
+        needs = self._needs()
+        return self._forward_grows(0.0) or (needs is not None and needs.slope >= LEAST_NEEDS * slope)
+
     def copy(self, series: LeakSeries, judgment: Judgment, transient_bytes: int) -> Copy:
         """Return the copy that steps make of what has accumulated: as found by a hunt during its growth, or
         shown by peaks that grow twice as fast, the largest by `transient_bytes`."""
