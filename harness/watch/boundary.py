@@ -66,6 +66,11 @@ class Boundary:
         return self.step > self.unsettled_until
 
     @property
+    def highest_peak_bytes(self) -> int | None:
+        """Return the highest peak of the allocated memory since the last change; None: unknown."""
+        return self._memory.highest_peak_bytes
+
+    @property
     def flags(self) -> int:
         """The flags of the next step so far."""
         return self._marks.flags

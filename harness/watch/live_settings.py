@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from harness import words
 from harness.errors import SettingError, StepscopeError, UsageError
 from harness.records.run import (
     CommandKind,
@@ -107,6 +108,8 @@ class LiveSettings(StepAction):
         self.changes: list[LiveChange] = []
         self.trial: LiveChange | None = None
         self.cap_is_due = device.facts.kind is not DeviceKind.CPU
+        # Of the steps before the newest request.
+        self._highest_peak_bytes: int | None = None
 
     @property
     def current(self) -> Settings:
@@ -121,6 +124,7 @@ class LiveSettings(StepAction):
     def request(self, command: CommandRow, boundary: Boundary) -> None:
         """Apply the settings of `command` before the next step, or reject it with the reason."""
         step, answer = boundary.step, self._context.answer
+        self._highest_peak_bytes = boundary.highest_peak_bytes
         try:
             change = self.apply(command.payload, step, command.command_id)
         except _FAILURES as error:
@@ -252,7 +256,21 @@ class LiveSettings(StepAction):
             except BaseException:
                 self._workload.reconfigure(before)
                 raise
+            remark = " ".join(part for part in (remark, self._margin(after)) if part) or None
         return remark
+
+    def _margin(self, after: Settings) -> str | None:
+        """Return the sentence on what a new cap leaves to the steps before it; None without a cap or peak."""
+        cap_bytes, peak_bytes = after.memory_cap_bytes, self._highest_peak_bytes
+        if cap_bytes is None or not peak_bytes:
+            return None
+        peak = f"The highest peak since the last change was {words.size(peak_bytes)}"
+        if cap_bytes > peak_bytes:
+            return f"{peak}: the cap leaves {words.size(cap_bytes - peak_bytes)} above it."
+        return (
+            f"{peak}, {words.size(peak_bytes - cap_bytes)} more than the cap: steps as large as that one run "
+            "out of memory."
+        )
 
     def _record(
         self,

@@ -41,6 +41,7 @@ class MemoryWatch:
         columns: the newest reading; without the allocator's once they are too old.
         read_ns: time of the newest baseline; None: after the newest step, since a restart.
         due_ns: call `step_ended` for a step after which the next one may end at this time or later.
+        highest_peak_bytes: the highest peak of a reading since a restart; None: unknown.
         on_failed: called at a reading with the number of requests that failed since the one before, where the
             allocator counts them. Those before the first reading are left out.
     """
@@ -56,6 +57,7 @@ class MemoryWatch:
         self.columns: MemoryColumns = _NO_COLUMNS
         self._baseline_bytes: int | None = None
         self.read_ns: int | None = None
+        self.highest_peak_bytes: int | None = None
         self.on_failed: Callable[[int], None] | None = None
         self._failures = 0
         self._ooms: int | None = None
@@ -99,6 +101,7 @@ class MemoryWatch:
         `steps` steps, however short."""
         reading = self._read_memory()
         self._baseline_bytes, self.read_ns = reading.allocated_bytes, None
+        self.highest_peak_bytes = None
         self._note_failures(reading)
         self.columns = _NO_COLUMNS
         self.due_ns = self._next_ns = 0
@@ -150,6 +153,9 @@ class MemoryWatch:
             has_all = len(self._levels) == STEADY_READINGS
             self._is_steady = has_all and level_bytes <= max(self._levels)
             self._levels.append(level_bytes)
+        if (peak_bytes := reading.peak_allocated_bytes) is not None:
+            highest_bytes = self.highest_peak_bytes
+            self.highest_peak_bytes = peak_bytes if highest_bytes is None else max(highest_bytes, peak_bytes)
         self._note_failures(reading)
         readings, self._notes = self._notes + 1, 0
         self._unsettled_steps -= 1

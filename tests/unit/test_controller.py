@@ -353,6 +353,25 @@ def test_a_cap_is_changed_and_lifted_while_the_run_goes_on(bench: Bench) -> None
     assert bench.device.allocator.limit_bytes == 8 << 30
 
 
+@pytest.mark.parametrize(
+    ("cap_gib", "sentence"),
+    [
+        (2.0, "was 1.50 GiB: the cap leaves 512 MiB above it."),
+        (1.0, "was 1.50 GiB, 512 MiB more than the cap: steps as large as that one run out of memory."),
+    ],
+)
+def test_a_new_cap_is_compared_with_the_highest_peak(bench: Bench, cap_gib: float, sentence: str) -> None:
+    bench.controller.proceed(CAP_AFTER_STEPS + 1)
+    held = bench.device.allocator.allocated_bytes
+    bench.memory.restart(0)
+    bench.device.allocator.allocate((3 << 29) - held)
+    bench.device.allocator.free((3 << 29) - held)
+    bench.memory.step_ended(10**9, 10**8)
+    bench.set(memory_cap_gib=cap_gib)
+    assert bench.answer[0] == CommandState.APPLIED
+    assert bench.answer[1].endswith(f" The highest peak since the last change {sentence}")
+
+
 def test_a_cap_below_what_is_held_is_rejected_and_nothing_else_changes(bench: Bench) -> None:
     bench.controller.proceed(SETTLED)
     bench.device.allocator.allocate(256 << 20)
