@@ -1,15 +1,24 @@
 """Out-of-memory errors of a script that catches them and goes on, and updates that it lets fail."""
 
+import sys
 from contextlib import suppress
+from typing import NamedTuple
 
 from harness import words
 from harness.analysis.oom.error import read_error
 from harness.attach.plain_observation import PlainObservation
-from harness.attach.updates import updates_under_way
+from harness.attach.updates import follow_errors, left_update, updates_under_way
 from harness.errors import text_of
 from harness.watch.oom.errors import is_out_of_memory
+from harness.watch.training import Replaced
 
 _SEEN = "_stepscope_seen"
+
+
+class _Failure(NamedTuple):
+    """A failure for lack of memory, without its error."""
+
+    requested_bytes: int | None
 
 
 class CaughtMemoryErrors:
@@ -27,6 +36,10 @@ class CaughtMemoryErrors:
         self._recorded: set[str] = set()
         # Errors that were seen since the newest reading of the memory.
         self._seen = 0
+        # Since an update has failed: what follows the errors of later ones, and that of the newest one.
+        self._following: Replaced | None = None
+        self._update_failure: _Failure | None = None
+        self._is_after_update = False
 
     def follow(self, observation: PlainObservation) -> None:
         """Warn also of failed requests of which only the allocator knows."""
@@ -54,6 +67,8 @@ class CaughtMemoryErrors:
 
     def ended(self, observation: PlainObservation, error: BaseException | None) -> None:
         """The script has ended, by `error` if there was one: that of the memory has a report."""
+        if self._following is not None:
+            self._following.remove()
         if error is not None and is_out_of_memory(error):
             return
         observation.steps.memory.count_failures()
@@ -63,23 +78,53 @@ class CaughtMemoryErrors:
 
     def check_update(self, observation: PlainObservation) -> None:
         """The script goes on, and an update has not ended: unless this call is a part of it, as by its
-        closure, it has failed. Its error is not known: torch calls no hook for one."""
+        closure, it has failed. torch calls no hook for its error, which is known only while the script
+        handles it, or where an earlier update has failed too."""
         if any(updates_under_way()):
             return
         observation.leave_plain_step()
         observation.tracker.is_updating = False
-        if not self._may_record("update"):
+        handled = sys.exception()
+        if handled is not None and left_update(handled):
+            self._update_raised(handled)
+        self._is_after_update = True
+        observation.steps.memory.count_failures()
+        self._is_after_update = False
+        failure, self._update_failure = self._update_failure, None
+        if self._following is None:
+            self._following = follow_errors(self._update_raised)
+        if not self._may_record("update" if failure is None else "update without memory"):
             return
         step = words.count(observation.under_way.number)
+        partly = "Weights and the optimizer's state may be updated in part."
+        if failure is not None:
+            observation.warn(
+                "out of memory, caught",
+                f"Memory ran out in the optimizer's update of step {step}; the script caught the error and "
+                f"went on.{_size(failure.requested_bytes)} {partly} Later ones of this kind are not "
+                "recorded.",
+            )
+            return
         observation.warn(
             "update failed, caught",
-            f"The optimizer's update of step {step} did not finish: the script caught its error and went on. "
-            "Weights and the optimizer's state may be updated in part. Later ones are not recorded.",
+            f"The optimizer's update of step {step} did not finish: the script caught its error, which is "
+            f"not known, and went on. {partly} Of later ones only the first for lack of memory is recorded.",
         )
+
+    def _update_raised(self, error: BaseException) -> None:
+        """`error` has left an update. Errors of the calls within, as of a closure, are counted already."""
+        if is_out_of_memory(error) and not hasattr(error, _SEEN):
+            with suppress(AttributeError):
+                setattr(error, _SEEN, True)
+            self._seen += 1
+            self._update_failure = _Failure(read_error(text_of(error)).requested_bytes)
 
     def _counted(self, observation: PlainObservation, number: int) -> None:
         """The allocator has counted so many failed requests since the reading before."""
         unseen, self._seen = number - self._seen, 0
+        if unseen > 0 and self._is_after_update and self._update_failure is None:
+            self._update_failure = _Failure(None)
+            unseen -= 1
         if unseen <= 0 or not self._may_record("allocator"):
             return
         step = words.count(observation.under_way.number)
@@ -94,10 +139,8 @@ class CaughtMemoryErrors:
     def _record(self, observation: PlainObservation, reaction: str, note: str) -> None:
         if not self._may_record(self._place):
             return
-        requested = self._requested_bytes
-        size = "" if requested is None else f" The request was for {words.size(requested)}."
         step = words.count(observation.under_way.number)
-        where = "of" if self._place.endswith("pass") else "at"
+        where, size = "of" if self._place.endswith("pass") else "at", _size(self._requested_bytes)
         observation.warn(
             "out of memory, caught",
             f"Memory ran out in {self._place} {where} step {step}; the script {reaction}.{size}{note}",
@@ -108,3 +151,7 @@ class CaughtMemoryErrors:
             return False
         self._recorded.add(kind)
         return True
+
+
+def _size(requested_bytes: int | None) -> str:
+    return "" if requested_bytes is None else f" The request was for {words.size(requested_bytes)}."

@@ -1,10 +1,15 @@
-"""The updates of optimizers that the calling thread is within."""
+"""The updates of optimizers that the calling thread is within, and the errors that leave them."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from types import FrameType
+from typing import Any
 
 import torch
+from torch.autograd.profiler import record_function
+
+from harness.watch.training import Replaced
 
 # Of torch's function around every `step`, which calls the hooks. Once a class and its base class have one
 # each, a `step` that calls that of the base class calls them twice.
@@ -18,3 +23,30 @@ def updates_under_way() -> Iterator[torch.optim.Optimizer]:
         if frame.f_code is _STEP_CODE and "self" in frame.f_locals:
             yield frame.f_locals["self"]
         frame = frame.f_back
+
+
+def left_update(error: BaseException | None) -> bool:
+    """Return whether `error` has left the `step` of an optimizer."""
+    trace = None if error is None else error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is _STEP_CODE:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def follow_errors(on_error: Callable[[BaseException], None]) -> Replaced:
+    """Call `on_error` with each error that leaves an update, until the result is removed. torch has no hook
+    for these; it ends the record of the update in its profiler. That takes a call per update, so this is for
+    scripts in which one has failed."""
+
+    def wrapper(original: Callable[..., None]) -> Callable[..., None]:
+        @wraps(original)
+        def end(record: record_function, exc_type: Any, error: Any, traceback: Any) -> None:
+            if error is not None and record.name.startswith("Optimizer.step#"):
+                on_error(error)
+            original(record, exc_type, error, traceback)
+
+        return end
+
+    return Replaced(record_function, "__exit__", wrapper)

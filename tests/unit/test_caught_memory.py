@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.profiler import record_function
 from torch.utils.data import DataLoader, Dataset
 
 from harness.attach.caught_memory import CaughtMemoryErrors
@@ -131,6 +132,57 @@ def test_an_update_whose_error_is_caught_is_an_event(
 
     (message,) = caught(tmp_path, "update failed, caught", train)
     assert message.startswith(f"The optimizer's update of step {bad_step} did not finish: the script caught")
+
+
+@pytest.mark.parametrize("is_handling", [False, True])
+def test_memory_that_runs_out_in_an_update_is_named_once_its_error_is_known(
+    tmp_path: Path, is_handling: bool
+) -> None:
+    """While the script handles it, as where it tries again in the handler; else from the second one on."""
+
+    def train(layer: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        for step in range(1, 61):
+            layer(torch.ones(8, 4)).sum().backward()
+            try:
+                (Hungry(layer.parameters(), lr=0.1) if step in (20, 30, 40) else optimizer).step()
+            except RuntimeError:
+                if is_handling:
+                    layer(torch.ones(8, 4)).sum().backward()
+                    optimizer.step()
+
+    untouched = record_function.__exit__
+    (message,) = caught(tmp_path, "out of memory, caught", train)
+    # The first of them made no step.
+    start = f"Memory ran out in the optimizer's update of step {20 if is_handling else 29}; the script caught"
+    assert message.startswith(start)
+    assert "The request was for" in message
+    assert "updated in part" in message
+    assert record_function.__exit__ is untouched
+
+
+def test_where_the_allocator_counts_requests_the_first_update_without_memory_is_one(tmp_path: Path) -> None:
+    class Counting(CpuDevice):
+        ooms = 0
+
+        def read_memory(self) -> MemoryReading:
+            return read_memory(self)._replace(ooms=Counting.ooms)
+
+    class Counted(Hungry):
+        def step(self, closure: Any = None) -> Any:
+            Counting.ooms += 1
+            return super().step(closure)
+
+    def train(layer: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        for step in range(1, 41):
+            layer(torch.ones(8, 4)).sum().backward()
+            with suppress(RuntimeError):
+                (Counted(layer.parameters(), lr=0.1) if step == 20 else optimizer).step()
+
+    read_memory = CpuDevice.read_memory
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CpuDevice, "read_memory", Counting.read_memory)
+        (message,) = caught(tmp_path, "out of memory, caught", train)
+    assert message.startswith("Memory ran out in the optimizer's update of step 20;")
 
 
 def test_what_a_closure_of_an_update_calls_is_no_failed_update(tmp_path: Path) -> None:
