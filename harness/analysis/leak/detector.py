@@ -19,7 +19,7 @@ from harness.analysis.leak.needs import StepNeeds
 from harness.analysis.leak.refill import Refill
 from harness.analysis.leak.settling import settled
 from harness.analysis.leak.variation import StepVariation
-from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
+from harness.records.memory import TOGETHER, LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import MAX_SHARED_READING_NS, RECORDED_FLAGS, StepRow
 
 # Above this share of the limit reserved memory cannot grow further, so such readings are ignored.
@@ -82,6 +82,9 @@ class LeakDetector:
         self._is_settled = self._is_recorded = False
         self._host_step = 0
         self._is_heap_measured = False
+        # The first step after the newest recording, and the judgment on the host before it.
+        self._recorded_step = 0
+        self._before_recording: Judgment | None = None
 
     def take(self, rows: Iterable[StepRow], limits: Limits = NO_LIMITS) -> None:
         """Add readings in the order of their steps. Flagged steps are excluded; a change of settings restarts
@@ -100,6 +103,8 @@ class LeakDetector:
             if self._is_recorded:
                 # The profiler retains memory of its own, which is no leak of the run.
                 self._is_recorded = False
+                self._before_recording = self._judges[LeakSeries.HOST].judge()
+                self._recorded_step = row.step
                 self._judges[LeakSeries.HOST].restart()
                 self._process.restart()
             self._headroom.take(row)
@@ -209,10 +214,23 @@ class LeakDetector:
         """Discard all readings: the baseline may have changed."""
         for judge in (*self._judges.values(), self._process):
             judge.restart()
+        self._before_recording = None
         self._headroom.restart()
         self._refill.restart()
         self._variation.restart()
         self._needs.restart()
+
+    def began(self, row: LeakRow) -> int:
+        """Return the step at which the growth in `row` may have begun: a recording restarts the series of the
+        host, which may have grown before, unless that much would have been seen."""
+        before = self._before_recording
+        if row.series != LeakSeries.HOST or before is None or row.bytes_per_step is None:
+            return row.since_step
+        if row.since_step - self._recorded_step > TOGETHER * (row.step - self._recorded_step):
+            return row.since_step
+        limit = before.detection_limit
+        is_unseen = before.verdict in RISING or limit is None or row.bytes_per_step < limit
+        return before.since_step if is_unseen else row.since_step
 
     def _after_warm_up(self, series: LeakSeries, judgment: Judgment) -> Judgment:
         """Replace the verdict by "warm-up" during the first steps."""

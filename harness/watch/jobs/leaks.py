@@ -211,7 +211,7 @@ class LeakWatch:
         several series that grow together has it, and live tensors take it over from the others."""
         series, is_open = LeakSeries(row.series), row.series in self._open_leaks
         # The newer half of the history may be the clearer evidence of a growth that began long before.
-        began = min(row.since_step, self._began_steps.get(series, row.since_step))
+        began = min(self._detector.began(row), self._began_steps.get(series, row.since_step))
         if row.verdict in RISING:
             self._began_steps[series] = began
         elif row.verdict in CALM:

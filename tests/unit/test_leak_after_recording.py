@@ -1,0 +1,53 @@
+"""Test that the hunt for a leak, which restarts the series of the host, does not make a second leak of it."""
+
+import random
+
+import pytest
+
+from harness.analysis.leak.detector import LeakDetector
+from harness.analysis.leak.headroom import Limits
+from harness.records.run import EventKind, EventRow, Severity, StepFlag
+from harness.store.inserts import Row
+from harness.watch.jobs.leaks import HostReading, LeakWatch, Readings
+from tests.leak_factories import GIB, a_row
+
+KIB = 1024
+HUNTED = range(110, 121)
+
+
+def warnings(objects_from: int) -> list[str]:
+    """The different labels of the warnings on a script that keeps 77 KiB per step in the heap and, from a
+    step on, 210 KiB of small objects outside of it, beside holes of which more or less is resident."""
+    chance = random.Random(objects_from)
+    events: list[EventRow] = []
+    step = 0
+
+    def put(row: Row) -> None:
+        if isinstance(row, EventRow) and row.kind == EventKind.LEAK and row.severity == Severity.WARNING:
+            events.append(row)
+
+    def read_host() -> HostReading:
+        return HostReading(None, 8 * 2**20)
+
+    readings = Readings()
+    watch = LeakWatch(
+        put,
+        lambda: step * 100_000_000,
+        lambda: step,
+        LeakDetector(on_cpu=True),
+        readings,
+        read_host,
+        lambda: Limits(None, 20 * GIB),
+    )
+    for step in range(1, 500):
+        kept = GIB + step * 77 * KIB
+        outside = max(0, step - objects_from) * 210 * KIB + chance.randrange(16 * 2**20)
+        row = a_row(step, kept, rss=kept + GIB + outside)
+        readings.take([row._replace(flags=int(StepFlag.PROFILED)) if step in HUNTED else row])
+        watch.check()
+    return list(dict.fromkeys(event.label for event in events))
+
+
+@pytest.mark.parametrize(("objects_from", "labels"), [(0, ["leak"]), (300, ["leak", "host leak"])])
+def test_growth_that_went_on_over_a_recording_is_one_leak(objects_from: int, labels: list[str]) -> None:
+    assert warnings(objects_from) == labels
