@@ -99,6 +99,19 @@ def test_what_counts_is_the_least_that_was_left_within_a_second() -> None:
     assert headroom.steps_left(LeakSeries.HOST, LEAK, Limits(None, 20 * GIB)) == 120
 
 
+@pytest.mark.parametrize(("heap_free", "steps"), [(0, 0), (40 * MIB, None)])
+def test_at_the_limit_a_leak_goes_on_in_holes(heap_free: int, steps: int | None) -> None:
+    headroom = on_cpu(MIB // 2, rss_slope=MIB, heap_free=heap_free)
+    assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, Limits(None, 20 * GIB)) == steps
+
+
+def test_a_rate_that_is_hardly_known_states_no_steps() -> None:
+    headroom = on_cpu(300 * MIB, rss_slope=0)
+    assert headroom.steps_left(LeakSeries.HOST, LEAK, Limits(None, 20 * GIB)) == 300
+    for vague in (LEAK._replace(low=MIB / 2), LEAK._replace(high=2.0 * MIB)):
+        assert headroom.steps_left(LeakSeries.HOST, vague, Limits(None, 20 * GIB)) is None
+
+
 def test_a_limit_that_the_script_has_removed_counts_no_more() -> None:
     headroom = on_cpu(300 * MIB, rss_slope=MIB)
     headroom.take_heap(1, 0, None)

@@ -23,6 +23,9 @@ from harness.records.run import StepRow
 # On the CPU, the memory under the limit follows a leak if it grows by at least this share of the leak's
 # slope; below, the leak uses memory that the process already has.
 FOLLOWS = 0.5
+# On the CPU no steps are stated if the ends of the rate's interval differ from it by more than this factor:
+# the heap settles meanwhile, and the process grows by it. Statements are to be within the same factor.
+CERTAIN = 1.5
 # Readings of the heap, about a second's: their minimum is the free memory at a step's peak.
 _READINGS = 8
 
@@ -138,12 +141,15 @@ class Headroom:
             between_bytes = _least(limits.host_free_bytes, self._left_between_steps()) or 0
             left_bytes = max(0, between_bytes - copy.size_bytes)
         follows = rate >= FOLLOWS * leak.slope
+        if not _is_certain(counted if follows and counted is not None else leak):
+            return None
         if series is LeakSeries.FRAGMENTATION:
             # Holes serve neither their own growth nor, for certain, the next step.
             is_predictable = follows and self._counted.judge().verdict in RISING and self._has_peak
             return _steps(max(0, left_bytes - self.transient_bytes), rate) if is_predictable else None
         if follows:
-            return _steps(left_bytes, rate + copy.slope)
+            # At the limit what leaks goes on in the holes, as far as it fits there.
+            return _steps(left_bytes, rate + copy.slope) or (None if min(self._heap_free, default=0) else 0)
         return _steps(left_bytes + min(self._heap_free, default=0), leak.slope + copy.slope)
 
     def _left_between_steps(self) -> int | None:
@@ -163,6 +169,11 @@ class Headroom:
         if left_bytes is None:
             return None
         return left_bytes + max(0, self._reserved_bytes - self._pinned_bytes - self.transient_bytes)
+
+
+def _is_certain(rate: Trend) -> bool:
+    """Return whether a rate is known within `CERTAIN`; the steps left would else be a guess."""
+    return rate.low * CERTAIN >= rate.slope > 0 and rate.high <= CERTAIN * rate.slope
 
 
 def pinned_bytes(row: StepRow) -> int | None:
