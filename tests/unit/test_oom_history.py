@@ -256,5 +256,6 @@ def test_a_leak_has_leaked_since_its_growth_began() -> None:
     hunt = SnapshotRow(1, 0, 45, SnapshotReason.LEAK, "m", 12, 1, 1, 1, 1, 1, 1.0, None, None, "a.py:8 step")
     sign = leak_sign([early, newer_half], [hunt], 101, on_cpu=True)
     assert sign is not None
+    assert "had grown since step 1, by 2 B per step since step 60." in sign.message
     assert (sign.since_step, sign.leaked_bytes) == (1, 100 + 2 * 60)
     assert sign.hunt == "a.py:8 step"

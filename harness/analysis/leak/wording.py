@@ -120,14 +120,16 @@ def no_site(why: str) -> str:
     return f"The line that keeps the memory was not searched for. {why}"
 
 
-def growth(row: LeakRow, on_cpu: bool) -> str:
-    """Return the verdict in `row` as a sentence in the past tense."""
+def growth(row: LeakRow, on_cpu: bool, began_step: int | None = None) -> str:
+    """Return the verdict in `row` as a sentence in the past tense; the growth began at `began_step`, and may
+    be judged by a later part of it."""
     is_process = row.cause == MANY_BLOCKS
     name = _PROCESS if is_process else (_CPU_NAMES if on_cpu else _GPU_NAMES)[LeakSeries(row.series)]
-    return (
-        f"{name[0].upper()}{name[1:]} had grown by {words.size(row.bytes_per_step)} per step since step "
-        f"{words.count(row.since_step)}."
-    )
+    since, rate = words.count(row.since_step), f"by {words.size(row.bytes_per_step)} per step"
+    begin = f"{name[0].upper()}{name[1:]} had grown"
+    if began_step is None or began_step >= row.since_step:
+        return f"{begin} {rate} since step {since}."
+    return f"{begin} since step {words.count(began_step)}, {rate} since step {since}."
 
 
 def _growth(context: VerdictContext, since: str) -> str:

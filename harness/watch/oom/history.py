@@ -151,7 +151,7 @@ def _sign(
     is_said_by_hunt = is_hunted and row.cause == wording.BESIDE_TENSORS
     return LeakSign(
         series=row.series,
-        message=wording.growth(row, on_cpu),
+        message=wording.growth(row, on_cpu, began.since_step),
         bytes_per_step=slope,
         since_step=began.since_step,
         leaked_bytes=round((began.risen_bytes or 0) + slope * max(0, step - began.step)),
