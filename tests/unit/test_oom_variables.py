@@ -1,6 +1,7 @@
 """The variables of frames that hold memory, whatever a script keeps it in."""
 
 import sys
+import time
 import traceback
 import weakref
 from collections import deque
@@ -199,15 +200,31 @@ class Property:
 
 
 def test_what_refuses_to_be_read_hides_nothing_else() -> None:
+    sizes = list[int]()
+
     def fill() -> FrameType:
         lazy, other = {"head": nn.LazyLinear(3)}, Property()
         fake = torch.empty(1 << 30, device="meta")
         tokens = [(number, str(number)) for number in range(100_000)]
-        kept = [torch.ones(1_000)]
+        kept = [torch.ones(1_000_000)]
+        sizes.append(list.__sizeof__(tokens))
         assert lazy, (other, fake, tokens, kept)
         return sys._getframe()
 
-    assert variables_of(fill) == {"kept": _BYTES}
+    assert variables_of(fill) == {"kept": 1_000 * _BYTES, "tokens": sizes[0]}
+
+
+def test_what_lists_of_numbers_take_in_the_heap_counts() -> None:
+    """Their numbers are outside of it. A list of 100,000 takes milliseconds, not the whole time limit."""
+
+    def fill() -> FrameType:
+        records = [[float(step)] * 100_000 for step in range(50)]
+        assert records
+        return sys._getframe()
+
+    began_s = time.thread_time()
+    assert variables_of(fill) == {"records": pytest.approx(50 * 800_000, rel=0.01)}
+    assert time.thread_time() - began_s < 0.5
 
 
 def test_one_memory_counts_once_as_a_tensor_and_as_an_array() -> None:

@@ -6,6 +6,7 @@ tensor and an array over the same memory are one.
 
 import mmap
 import sys
+from collections import deque
 from collections.abc import Mapping
 from types import GetSetDescriptorType
 from typing import Any, NamedTuple
@@ -14,6 +15,10 @@ import torch
 from torch import Tensor
 
 from harness.tracking.owners import is_same
+
+_CONTAINERS: tuple[Any, ...] = (list, dict, set, frozenset, tuple, deque)
+# Smaller containers do not count: those of up to 512 bytes are in pools of Python's own, outside the heap.
+_LEAST_CONTAINER_BYTES = 1 << 10
 
 # Of tensors without memory, such as parameters of lazy modules, and of subclasses that refuse.
 _WITHOUT_STORAGE = (RuntimeError, ValueError, TypeError, AttributeError)
@@ -62,6 +67,18 @@ def memory_of(value: Any, device: torch.device) -> Memory | None:
     if device.type != "cpu":
         return None
     return _of_array(value) if _is_array(value) else Memory(id(value), len(value))
+
+
+def memory_of_container(value: Any, device: torch.device) -> Memory | None:
+    """Return what a list, a dictionary or the like takes in the heap by itself, without what it holds: of
+    many numbers in lists it is a fourth of their memory. None for others, and on other devices."""
+    if device.type != "cpu":
+        return None
+    for kind in _CONTAINERS:
+        if is_kind_of(value, kind):
+            size_bytes = kind.__sizeof__(value)
+            return Memory(id(value), size_bytes) if size_bytes >= _LEAST_CONTAINER_BYTES else None
+    return None
 
 
 def _of_tensor(tensor: Tensor, device: torch.device) -> Memory | None:
