@@ -20,6 +20,7 @@ from harness.analysis.oom.report import LiveVariable
 from harness.watch.oom import variables
 from harness.watch.oom.arrays import Memory, memory_of
 from harness.watch.oom.variables import MOST_VARIABLES, largest_variables
+from tests.train_factories import raising
 
 _BYTES = 4_000
 
@@ -212,6 +213,18 @@ def test_what_refuses_to_be_read_hides_nothing_else() -> None:
         return sys._getframe()
 
     assert variables_of(fill) == {"kept": 1_000 * _BYTES, "tokens": sizes[0]}
+
+
+def test_the_largest_variable_is_named_where_memory_runs_out_over_the_parts_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fill() -> FrameType:
+        kept, other = [torch.ones(1_000) for _ in range(3)], torch.ones(1_000)
+        assert kept, other
+        return sys._getframe()
+
+    monkeypatch.setattr(variables, "_shares", raising(MemoryError()))
+    assert variables_of(fill) == {"kept": 3 * _BYTES}
 
 
 def test_what_lists_of_numbers_take_in_the_heap_counts() -> None:

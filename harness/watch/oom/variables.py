@@ -148,10 +148,21 @@ def largest_variables(
                 continue
             site = f"{file}:{line} {frame.f_code.co_name}"
             found += [_Variable(name, site, search.behind(value)) for name, value in _named(frame)]
+    try:
+        variables = _shared(found)
+    except MemoryError:  # As with tens of thousands of tensors: what the largest one holds is known.
+        variables = _largest(found)
+    least_bytes = _LEAST_SHARE * sum(one.held_bytes for one in variables)
+    variables.sort(key=lambda one: -one.held_bytes)
+    return tuple(one for one in variables[:MOST_VARIABLES] if one.held_bytes > least_bytes)
+
+
+def _shared(found: Sequence[_Variable]) -> list[LiveVariable]:
+    """Return the variables with their parts of the memory that was found."""
     own = _shares([one.found.sizes for one in found], set())
     counted = {key for one in found for key in one.found.sizes}
     saved = _shares([one.found.saved for one in found], counted)
-    variables = [
+    return [
         LiveVariable(
             one.name,
             one.site,
@@ -162,9 +173,13 @@ def largest_variables(
         )
         for one, own_part, saved_part in zip(found, own, saved, strict=True)
     ]
-    least_bytes = _LEAST_SHARE * sum(one.held_bytes for one in variables)
-    variables.sort(key=lambda one: -one.held_bytes)
-    return tuple(one for one in variables[:MOST_VARIABLES] if one.held_bytes > least_bytes)
+
+
+def _largest(found: Sequence[_Variable]) -> list[LiveVariable]:
+    """Return the largest variable alone, without what graphs keep for it."""
+    one = max(found, key=lambda one: sum(one.found.sizes.values()))
+    sizes = one.found.sizes
+    return [LiveVariable(one.name, one.site, sum(sizes.values()), len(sizes), False, 0)]
 
 
 def _shares(sizes: Sequence[dict[int, int]], counted: set[int]) -> list[dict[int, int]]:
