@@ -6,7 +6,6 @@ from typing import Any
 from harness.attach.batches import samples_of_first_step, sizes_of
 from harness.attach.loaders import LoaderSwitch
 
-
 class StepSizes:
     """Counts the samples and the tokens of the step under way.
 
@@ -15,7 +14,8 @@ class StepSizes:
     with Accelerate. Their loaders are found where a pass is over and the model is trained once more before
     another batch comes: from then on the model's inputs count.
 
-    A model that is trained in evaluation mode counts where no other one is called in the step.
+    A model that is trained in evaluation mode counts where no other one is called in the step. So does one
+    that is called with gradients within the backward pass alone, as by an adjoint of an ODE.
 
     Attributes:
         leader: the id of the first model that was called for training in the step; None before.
@@ -34,6 +34,8 @@ class StepSizes:
         self.inputs: tuple[int | None, int | None] | None = None
         self.evaluated_inputs: tuple[int | None, int | None] | None = None
         self._evaluated: tuple[int | None, int | None] = (None, None)
+        # Whether the step has a backward pass before which no model was called with gradients.
+        self._is_late = False
         self.early: Sequence[int] = ()
         self.carried = 0
         self._samples: int | None = None
@@ -57,6 +59,8 @@ class StepSizes:
             if self.evaluated_inputs is not None:
                 self._evaluated = _sum(self._evaluated, self.evaluated_inputs)
                 self.evaluated_inputs = None
+            elif self._samples is None and self._tokens is None:
+                self._is_late = True
             return
         samples, tokens = self.inputs
         self._has_agreed |= samples is not None and samples == self.newest
@@ -76,6 +80,10 @@ class StepSizes:
         """Return the samples and the tokens of the step that ends, in which batches of `loaded` samples were
         returned, and begin anew. `prefers_inputs` is whether batches may be of the next step."""
         called, tokens = self._samples, self._tokens
+        if self._is_late:
+            self._is_late = False
+            if self.inputs is not None and not prefers_inputs:
+                called, tokens = _sum((called, tokens), self.inputs)
         if called is None and tokens is None:
             called, tokens = self._evaluated
         self.evaluated_inputs, self._evaluated = None, (None, None)
