@@ -17,7 +17,7 @@ from harness.attach.missed_models import MissedModels
 from harness.attach.numbering import StepUnderWay
 from harness.attach.passes import LoaderPass
 from harness.attach.recording import Availability, record_loader
-from harness.attach.step_sizes import StepSizes
+from harness.attach.step_sizes import ONE_SAMPLE, StepSizes
 from harness.attach.switches import ScriptSwitches
 from harness.attach.tracker import StepTracker
 from harness.attach.training import ScriptTraining
@@ -148,29 +148,31 @@ class Observation:
         """A model is called."""
         if self.under_way.is_plain:
             self.leave_plain_step()
-        has_gradients, loaders, untrained = is_grad_enabled(), self.loaders, self._untrained_calls
+        has_gradients, loaders, sizes = is_grad_enabled(), self.loaders, self.sizes
+        untrained = self._untrained_calls
         if not (is_training := has_gradients and model.training):
             loaders.has_evaluated = True
             untrained.add()
         elif loaders.has_evaluated:
-            is_fitting = self.sizes.fit(inputs)
+            is_fitting = sizes.fit(inputs)
             if loaders.leaves_evaluated(self.step, is_fitting=is_fitting) or untrained.are_evaluation:
                 self.tracker.leave_out()
         if self.manual is not None and self.manual.model_called(is_evaluating=not model.training):
             self._end_step()
         self.autocast.forward_began(is_training=is_training)
+        is_repeated = sizes.inputs is not None and sizes.leader == id(model)
         self.tracker.forward_began(
-            has_gradients=has_gradients,
-            is_evaluating=not model.training,
-            is_repeated=self.sizes.inputs is not None and self.sizes.leader == id(model),
+            has_gradients=has_gradients, is_evaluating=not model.training, is_repeated=is_repeated
         )
         if not is_training:
             self.under_way.forward_began(is_training=False)
-            self.sizes.evaluated_inputs = sizes_of(inputs) if has_gradients else None
+            sizes.evaluated_inputs = sizes_of(inputs) if has_gradients else None
             return
         self.under_way.has_begun = self.under_way.has_trained = True
-        if self.sizes.leader is None or self.sizes.leader == id(model):
-            self.sizes.leader, self.sizes.inputs = id(model), sizes_of(inputs)
+        if sizes.leader is None or sizes.leader == id(model):
+            sizes.leader, sizes.inputs = id(model), sizes_of(inputs)
+        elif sizes.inputs == ONE_SAMPLE:
+            sizes.another_called(id(model), inputs)
 
     def run_forward(self, call: Callable[[], Any]) -> Any:
         """Return the output of the model's `call`, under the settings in effect."""
@@ -223,12 +225,11 @@ class Observation:
 
     def gradients_cleared(self) -> None:
         """A model's `zero_grad` was called: without an optimizer, that is where a step begins."""
-        sizes = self.sizes
-        leader, inputs = sizes.leader, sizes.inputs
+        leader, inputs = self.sizes.leader, self.sizes.inputs
         if self.manual is not None and self.manual.cleared(is_called=inputs is not None):
             self._end_step()
             if inputs is not None:  # Of the next step.
-                sizes.leader, sizes.inputs = leader, inputs
+                self.sizes.leader, self.sizes.inputs = leader, inputs
 
     def update_began(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step."""
@@ -276,8 +277,7 @@ class Observation:
             self.tracker.restart()
 
     def update_skipped(self, optimizer: torch.optim.Optimizer) -> None:
-        """A GradScaler did not call the optimizer, because gradients were not finite. Raises as
-        `update_ended`."""
+        """A GradScaler did not call it: gradients were not finite. Raises as `update_ended`."""
         self.update_began(optimizer)
         self.update_ended(optimizer)
 

@@ -6,13 +6,18 @@ from typing import Any
 from harness.attach.batches import samples_of_first_step, sizes_of
 from harness.attach.loaders import LoaderSwitch
 
+# Of the inputs of a model: it may have acted for an agent that learns from several samples.
+ONE_SAMPLE = (1, None)
+
+
 class StepSizes:
     """Counts the samples and the tokens of the step under way.
 
     Samples are those of the batches that a loader returned in the step, else of the model's inputs: those of
-    the last call of its first model before each backward pass. Some scripts load a batch ahead, such as those
-    with Accelerate. Their loaders are found where a pass is over and the model is trained once more before
-    another batch comes: from then on the model's inputs count.
+    the last call of its first model before each backward pass, or of the first further one with several
+    samples where that has one: an agent acts in an environment, and then its critic learns. Some scripts load
+    a batch ahead, such as those with Accelerate. Their loaders are found where a pass is over and the model
+    is trained once more before another batch comes: from then on the model's inputs count.
 
     A model that is trained in evaluation mode counts where no other one is called in the step. So does one
     that is called with gradients within the backward pass alone, as by an adjoint of an ODE.
@@ -50,6 +55,12 @@ class StepSizes:
     def fit(self, inputs: tuple[Any, ...]) -> bool:
         """Return whether a model's `inputs` have as many samples as the newest batch of the step."""
         return self.newest is not None and self.newest == sizes_of(inputs)[0]
+
+    def another_called(self, model_id: int, inputs: tuple[Any, ...]) -> None:
+        """A further model is called for training after the first one was called with one sample."""
+        samples, tokens = sizes_of(inputs)
+        if samples is not None and samples > 1:
+            self.leader, self.inputs = model_id, (samples, tokens)
 
     def gradients_begin(self, loaded: int | None, *, is_repeated: bool) -> None:
         """A backward pass begins; so far batches of `loaded` samples were returned in the step. `is_repeated`
