@@ -67,6 +67,7 @@ class LoaderSwitch:
         self.iterators: WeakKeyDictionary[Any, LoaderValues] = WeakKeyDictionary()
         self._failure: str | None = None
         self.has_evaluated = self.is_dry = False
+        self._delivered_by: Callable[[], DataLoader[Any] | None] = _nothing
         self.recent: list[LoaderPass] = []
         self._training: WeakSet[DataLoader[Any]] = WeakSet()
         self._fixed: WeakKeyDictionary[DataLoader[Any], str] = WeakKeyDictionary()
@@ -74,18 +75,16 @@ class LoaderSwitch:
         self._wanted: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
         self._tried: WeakKeyDictionary[DataLoader[Any], LoaderValues] = WeakKeyDictionary()
         self._lengths = LoaderLengths()
-        # Iterators that stand in for one that the script's loader would have kept.
-        self._openings = 0
+        self._openings = 0  # Iterators that stand in for one that the script's loader would have kept.
         self._wish: LoaderChange | None = None
         self._known: dict[str, Any] = {}
         self._fed_by: list[LoaderValues] = []
         self.is_settled = self._has_begun = self._loads_ahead = False
         # The newest step with batches that were evaluated, and taken for no part of it.
         self._doubted_step = -_MOST_UPDATES_PER_BATCH
-        # The newest step with a loader that had fed none before.
-        self._joining_step = -1
-        # The newest step with calls of a model before its first batch.
-        self._called_step = -1
+        # The newest step with a loader that had fed none before, and the newest one with calls of a model, or
+        # batches of another loader, before its first batch.
+        self._joining_step = self._called_step = -1
 
     @property
     def has_fed(self) -> bool:
@@ -120,6 +119,7 @@ class LoaderSwitch:
             batches.early_samples.clear()
         if not recent or recent[-1] is not batches:
             recent.append(batches)
+            self._delivered_by = batches.reference
 
     def leaves_evaluated(self, step: int, *, is_fitting: bool) -> bool:
         """Leave the evaluated batches of `step` out, at the call of a model that is trained; return whether
@@ -133,15 +133,17 @@ class LoaderSwitch:
         self._leave_evaluated(step)
         return True
 
-    def leaves_calls(self, source: object, step: int) -> bool:
-        """Return whether calls of a model with gradients, which no backward pass has followed, are left out
-        of `step` as a loader, or a pass over one, is about to return a batch: if it is the first in the step
-        that feeds the training, and the step before had no such calls, as where a script draws samples."""
-        loader = source.loader if isinstance(source, LoaderPass) else source
-        if loader not in self._training or any(one.loader in self._training for one in self.recent):
+    def leaves(self, source: object, step: int, *, is_called: bool) -> bool:
+        """Return whether calls of a model without a backward pass (`is_called`), or else batches of another
+        loader, are left out of `step` as `source` returns its first for training: the one before had none."""
+        fed, loader = self._training, source.loader if isinstance(source, LoaderPass) else source
+        has_own = not is_called and self._delivered_by() in fed
+        if has_own or loader not in fed or any(one.loader in fed for one in self.recent):
             return False
         before, self._called_step = self._called_step, step
-        return before not in (step, step - 1)
+        if is_left := before not in (step, step - 1) and self._joining_step != step - 1:
+            self._joining_step = step
+        return is_left
 
     def ended(self, batches: LoaderPass) -> None:
         """Take notice of the end of a pass: what it delivered was not for the step under way."""
@@ -206,8 +208,7 @@ class LoaderSwitch:
 
     def values(self) -> dict[str, Any]:
         """Return the values in effect, by the names of the settings that have one."""
-        loader = self._loader
-        if loader is None:
+        if (loader := self._loader) is None:
             return {}
         values = self._values_of(loader)._asdict()
         return {name: value for name, value in values.items() if is_allowed(name, value)}

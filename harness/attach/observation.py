@@ -28,6 +28,9 @@ from harness.watch.live_settings import LiveSettings
 from harness.watch.readback import LossTicket
 from harness.watch.steps import Steps
 
+# They show which loaders feed the training.
+_FIRST_STEPS = 2
+
 
 class Observation:
     """A training that has begun: its steps, their times, their boundaries. Used on the training thread.
@@ -66,30 +69,24 @@ class Observation:
     ) -> None:
         """`live` changes the settings of `switches`; `find_models` searches for models and ends
         `is_discovering`; `clears_gradients` is whether the script has called `zero_grad` of a model."""
-        self.training = training
-        self.steps = steps
-        self._context = context
-        self._inbox = inbox
-        self._switches = switches
-        self._live = live
+        self.training, self.steps = training, steps
+        self._context, self._inbox = context, inbox
+        self._switches, self._live = switches, live
         self.calls, self.loaders, self.autocast = training.calls, switches.loaders, switches.autocast
         self.rates = switches.rates
-        self.is_discovering, self.missed = True, MissedModels()
-        self._find_models = find_models
+        self.is_discovering, self.missed, self._find_models = True, MissedModels(), find_models
         self.availability = Availability(context, switches)
         self._copies = copies = context.device.torch_device.type != "cpu"
         self._evaluations = Evaluations(context, steps.memory)
-        left_out = self._evaluations.left_out
-        self.tracker = tracker = StepTracker(steps.timer, copies=copies, left_out=left_out)
+        self.tracker = tracker = StepTracker(steps.timer, copies=copies, left_out=self._evaluations.left_out)
         training.read_phase = lambda: tracker.oom_phase
         self.cycle = UpdateCycle()
         training.optimizer_ended, self.loaders.loader_opened = self.cycle.forget, tracker.loader_opened
         self.manual = ManualUpdates(clears_gradients) if not training.optimizers else None
         self.updates, self.step, self.under_way = 0, 1, under_way
         self.raises_stop, self._has_raised_stop = True, False
-        self.is_loading, self.sizes = False, StepSizes(self.loaders)
+        self.is_loading, self._has_loss, self.sizes = False, False, StepSizes(self.loaders)
         self._scaled: tuple[Any, Any] = (None, None)
-        self._has_loss = False
         self.model_id: int | None = None
         # Whether the update that is still within another call ends the step; None without one.
         self._early_update: bool | None = None
@@ -107,7 +104,9 @@ class Observation:
             self.cycle.has_batch = True
         elif self.cycle.batch_requested():
             self._end_step()
-        if self.sizes.inputs and not self._has_loss and self.loaders.leaves_calls(source, self.step):
+        is_called = self.sizes.inputs is not None and not self._has_loss
+        is_unused = self.tracker.has_batch and not self.under_way.has_trained and self.step > _FIRST_STEPS
+        if (is_called or is_unused) and self.loaders.leaves(source, self.step, is_called=is_called):
             self._mark_evaluation()
         self.tracker.batch_requested()
         if self.is_discovering and self.updates:
@@ -149,12 +148,11 @@ class Observation:
         if self.under_way.is_plain:
             self.leave_plain_step()
         has_gradients, loaders, sizes = is_grad_enabled(), self.loaders, self.sizes
-        untrained = self._untrained_calls
         if not (is_training := has_gradients and model.training):
             loaders.has_evaluated = True
-            untrained.add()
+            self._untrained_calls.add()
         elif loaders.has_evaluated:
-            is_fitting = sizes.fit(inputs)
+            is_fitting, untrained = sizes.fit(inputs), self._untrained_calls
             if loaders.leaves_evaluated(self.step, is_fitting=is_fitting) or untrained.are_evaluation:
                 self.tracker.leave_out()
         if self.manual is not None and self.manual.model_called(is_evaluating=not model.training):
@@ -306,7 +304,9 @@ class Observation:
         passes = self.loaders.recent  # Kept alive here, as the script may have dropped their loader.
         if self.manual is not None and self.manual.has_gradients:
             self._record_step()
-        elif passes and self.under_way.has_trained and not self.tracker.has_evaluated:
+        elif not self.under_way.has_trained:
+            self.tracker.has_evaluated |= self.tracker.has_batch and not (passes or self.loaders.is_dry)
+        elif passes and not self.tracker.has_evaluated:
             self._record_news(self.step - 1)  # It may be the first step with another loader.
         if self.tracker.has_evaluated:
             self.tracker.leave_out()

@@ -44,6 +44,7 @@ class LoaderPass:
     """The batches of one `iter(loader)` of a script.
 
     Attributes:
+        reference: returns its loader; None if nobody else keeps that.
         values: the values with which its iterator was opened.
         batches: torch's iterator, which an exchange replaces.
         is_over: whether the script has seen its end.
@@ -68,7 +69,8 @@ class LoaderPass:
         # A class with an `__iter__` of its own may keep what that returns. A reference back would then leave
         # the end of its workers to the collection of garbage, for which torch makes the script wait.
         is_own = type(loader).__iter__ is not DataLoader.__iter__
-        self._loader: Callable[[], DataLoader[Any] | None] = ref(loader) if is_own else lambda: loader
+        self.reference = ref(loader)
+        self._loader: Callable[[], DataLoader[Any] | None] = self.reference if is_own else lambda: loader
         self.values = LoaderValues(None, False, 0, DEFAULT_PREFETCH)
         self.batches: Iterator[Any] = iter(())
         self.is_over = self.is_ahead = self.has_fed = False

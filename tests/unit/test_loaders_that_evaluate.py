@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from harness.attach import evaluations
 from tests.attach_factories import attached, recorded
 from tests.script_loops import BATCH, SAMPLES, STEPS, Loop
 
@@ -113,6 +114,48 @@ def test_a_loader_that_only_evaluates_and_is_left_early_feeds_no_step(
     assert [row.samples for row in log.steps] == [BATCH] * (STEPS - 1) + [SAMPLES % BATCH]
     assert {row.data_wait_ns for row in log.steps} == {0}
     assert "batch_size" not in log.values
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_batches_that_a_method_evaluates_between_the_training_s_are_of_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
+    loop = Loop()
+    loader, held_out = (DataLoader(loop.data, batch_size=size) for size in (BATCH, _EVALUATED))
+    with attached(tmp_path) as (session, folder, guard):
+        for epoch in range(4):
+            for (inputs,) in loader:
+                loop.model(inputs).square().mean().backward()
+                loop.optimizer.step()
+            for (inputs,) in held_out if epoch % every == 0 else []:
+                with torch.no_grad():
+                    loop.model.forward(inputs)
+        session.end(None)
+        assert guard.message is None
+    log = recorded(folder)
+    assert [row.samples for row in log.steps] == ([BATCH] * (STEPS - 1) + [SAMPLES % BATCH]) * 4
+    assert list(log.evaluations_ns) == [STEPS * epoch + 1 for epoch in range(1, 5, every)]
+    assert log.unexplained_gaps_ns() == {}
+
+
+def test_a_short_batch_at_the_end_of_an_epoch_that_a_script_skips_is_no_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
+    loop = Loop()
+    loader = DataLoader(loop.data, batch_size=BATCH)
+    with attached(tmp_path) as (session, folder, guard):
+        for _ in range(3):
+            for (inputs,) in loader:
+                if len(inputs) == BATCH:
+                    loop.model(inputs).square().mean().backward()
+                    loop.optimizer.step()
+        session.end(None)
+        assert guard.message is None
+    log = recorded(folder)
+    assert len(log.steps) == (STEPS - 1) * 3
+    assert log.evaluations_ns == {}
 
 
 @pytest.mark.parametrize("steps_before", [0, 3])
