@@ -84,6 +84,7 @@ class Hooks(Closing):
         self._stack = ExitStack()
         self._discovery = ExitStack()
         self._classes: set[type[nn.Module]] = set()
+        self._stand_ins: set[Callable[..., Any]] = set()
         self._depth = 0
         self._openings = 0
         self._replace(DataLoader, "__iter__", self._iter)
@@ -139,9 +140,12 @@ class Hooks(Closing):
         self._discovery.close()
         self._entries.add_models(models)
         wrapped = [] if self._is_opaque else wrapped_by(models)  # Its compiler would trace their stand-ins.
-        for kind in {type(model) for model in (*models, *wrapped)} - self._classes:
+        kinds = {type(model) for model in (*models, *wrapped)} - self._classes
+        for kind in sorted(kinds, key=lambda kind: len(kind.__mro__)):  # Bases come first.
             self._classes.add(kind)
-            self._replace(kind, "__call__", self._entries.wrap_call)
+            if kind.__call__ not in self._stand_ins:
+                self._replace(kind, "__call__", self._entries.wrap_call)
+                self._stand_ins.add(kind.__call__)
 
     def close(self) -> None:
         """Restore everything. Idempotent."""

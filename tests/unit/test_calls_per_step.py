@@ -20,6 +20,10 @@ _MOST_ATTACHED, _MOST_IN_TWO_LINES, _MOST_ACCUMULATED = 8, 11, 85
 _OURS = tuple(str(Path(__file__).parents[2] / package) for package in ("harness", "stepscope"))
 
 
+class Inherited(nn.Linear):
+    """A model whose class is that of another one, and more."""
+
+
 class Loop:
     """A plain loop, which counts the calls of Stepscope's functions in each step of `micro_batches`."""
 
@@ -98,3 +102,20 @@ def test_a_step_of_two_micro_batches_makes_few_calls_for_its_two_loads_passes_an
 def test_a_bare_step_makes_none() -> None:
     loop = Loop()
     assert loop.train(loop.loader, lambda loss: None) == 0
+
+
+def test_a_model_whose_class_inherits_from_that_of_another_one_is_called_through_one_stand_in(
+    tmp_path: Path,
+) -> None:
+    first, second = nn.Linear(4, 2), Inherited(4, 2)
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.01)
+    with attached(tmp_path) as (session, _, guard):
+        for _ in range(3):
+            (first(torch.zeros(2, 4)) + second(torch.zeros(2, 4))).square().mean().backward()
+            optimizer.step()
+        original = nn.Module.__call__
+        assert first.__call__.__func__.__wrapped__ is original  # type: ignore[attr-defined]
+        assert Inherited.__call__ is nn.Linear.__call__
+        session.end(None)
+    assert guard.message is None
+    assert nn.Linear.__call__ is original
