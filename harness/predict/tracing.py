@@ -201,6 +201,15 @@ def _writes_in_place(function: OpOverload) -> bool:
     return name.endswith("_") and not name.startswith("_") and torch.Tag.pointwise in function.tags
 
 
+class _TracingMode(FakeTensorMode):
+    """A mode of which copies of its tensors do not make copies: modules that copy others, as torch's
+    TransformerEncoder does, would copy its weak references too, and both would free them, which ends the
+    process."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_TracingMode":
+        return self
+
+
 @cache
 def _tracing_mode() -> FakeTensorMode:
     """Return the mode of all traces of this process. A person's own code may keep a tensor from one trace to
@@ -208,7 +217,7 @@ def _tracing_mode() -> FakeTensorMode:
     # CUDA builds of torch (seen with 2.14 and 2.15) whose first backward pass is under such a mode compute no
     # gradients in a forked process, such as the one that measures kernels.
     torch.ones(1, requires_grad=True).sum().backward()
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    return _TracingMode(allow_non_fake_inputs=True)
 
 
 def trace(question: Question) -> Trace:

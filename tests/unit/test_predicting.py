@@ -1,5 +1,6 @@
 """Test what is predicted: real torch on fake tensors, for the models of the catalog."""
 
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,30 @@ class _Picky(LossModel):
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         return inputs[inputs > 0].sum() * self.weight.sum() + targets.sum()
+
+
+class _Copied(LossModel):
+    """A layer and a copy of it, as torch's TransformerEncoder has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.copied = deepcopy(self.layer)
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        outputs: Tensor = self.copied(self.layer(inputs.flatten(1)[:, :8]))
+        return outputs.square().mean() + 0 * targets.sum()
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")  # By torch, as it copies.
+def test_the_copy_of_a_module_is_traced_without_a_copy_of_what_traces_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tracing, "build_model", lambda *_: _Copied())
+    traced = tracing.trace(Question.of(resolve({"model": "mlp"}), CPU))
+    weights: list[Any] = [*traced.model.parameters()]
+    assert len(weights) == 4
+    assert len({id(weight.fake_mode) for weight in weights}) == 1
 
 
 def impossible(monkeypatch: pytest.MonkeyPatch, build: Any) -> str:
