@@ -118,7 +118,7 @@ _MODELS = (
             ((2048, 4), _text(256, 1024, 0.0003), 34_619_648, _ANY,
              "Four layers of 2,048 on 1,024 bytes: about 20 GiB of activations, for an H200."),
         ),
-        is_recurrent=True, is_unrolled=True,
+        is_unrolled=True,
     ),
     ModelSpec(
         "lstm", "LSTM", "Long short-term memory, predicting text byte by byte.",
@@ -132,7 +132,6 @@ _MODELS = (
             ((2048, 4), _text(256, 1024, 0.0003), 135_332_096, _ANY,
              "Four layers of 2,048 on 1,024 bytes: tens of GiB of activations, for an H200."),
         ),
-        is_recurrent=True,
     ),
     ModelSpec(
         "gru", "GRU", "Gated recurrent units, predicting text byte by byte.",
@@ -146,7 +145,7 @@ _MODELS = (
             ((2048, 4), _text(256, 1024, 0.0003), 101_761_280, _ANY,
              "Four layers of 2,048 on 1,024 bytes: tens of GiB of activations, for an H200."),
         ),
-        is_recurrent=True, is_unrolled=True,
+        is_unrolled=True,
     ),
     ModelSpec(
         "transformer", "Transformer",

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from torch import nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     UnsupportedFakeTensorException,
 )
+from torch.nn.modules.conv import _ConvNd
 
 from harness.catalog import model
 from harness.catalog.own import is_own
@@ -20,9 +22,9 @@ from harness.predict.footprints import Meter, extrapolated, measure, size_ratio,
 from harness.predict.kernels import KernelsError
 from harness.predict.question import Question
 from harness.predict.reading import Parts, TraceSummary, summarize
+from harness.predict.recurrent import is_single, recurrent_layers
 from harness.predict.scratch import KernelRun
 from harness.predict.tracing import Trace, trace
-from harness.records.data import DataKind
 from harness.records.memory import MemoryCategory
 from harness.records.run import DeviceKind
 from harness.settings import Settings
@@ -42,8 +44,9 @@ _CPU_CONTEXT = "The context is Python, torch and their libraries, before the mod
 class _Traced(NamedTuple):
     """A trace, read, and how its kernels were measured: `batches` are the smaller ones from which they were
     extrapolated, None where that was not needed; `is_measured` is false where there was nothing to measure
-    with."""
+    with. `network` is the traced model."""
 
+    network: nn.Module
     summary: TraceSummary
     is_measured: bool
     batches: tuple[int, int] | None = None
@@ -82,7 +85,7 @@ def _traced(question: Question, meter: Meter | None) -> _Traced:
             return _measured(question, whole, meter)
         except KernelsError:
             pass
-    return _Traced(summarize(whole, question.kind), is_measured=False)
+    return _Traced(whole.model, summarize(whole, question.kind), is_measured=False)
 
 
 def _measured(question: Question, whole: Trace, meter: Meter) -> _Traced:
@@ -92,7 +95,8 @@ def _measured(question: Question, whole: Trace, meter: Meter) -> _Traced:
     runs, ratio = whole.kernels, size_ratio(whole.kernels)
     if ratio <= 1:
         footprints = measure(runs, meter)
-        return _Traced(summarize(with_footprints(whole, footprints), question.kind), is_measured=True)
+        summary = summarize(with_footprints(whole, footprints), question.kind)
+        return _Traced(whole.model, summary, is_measured=True)
     while ratio > 1 and far > 2:
         far = max(2, min(far - 1, int(far / ratio)))
         runs = _kernel_runs(_at_batch(question, far))
@@ -103,7 +107,7 @@ def _measured(question: Question, whole: Trace, meter: Meter) -> _Traced:
     batches = (far // 2, far)
     footprints = extrapolated(measured[len(runs) :], measured[: len(runs)], batches, batch)
     summary = summarize(with_footprints(whole, footprints), question.kind)
-    return _Traced(summary, is_measured=True, batches=batches)
+    return _Traced(whole.model, summary, is_measured=True, batches=batches)
 
 
 @lru_cache(maxsize=8)  # Advice comes to the same small batches from several large ones.
@@ -181,15 +185,15 @@ def _notes(question: Question, traced: _Traced) -> Iterator[str]:
     """Yield notes on parts that are excluded, or less accurate than the rest."""
     settings = question.settings
     is_cuda = question.kind is DeviceKind.CUDA
-    spec = model(settings.model)
     if settings.compile:
         yield "torch.compile is not modeled: a compiled model usually needs less memory."
     if is_cuda:
         yield "Traced with the CPU's kernels, whose temporaries can differ from those of the GPU."
-        if spec.accepts is DataKind.IMAGE:
+        if any(isinstance(module, _ConvNd) for module in traced.network.modules()):
             yield "cuDNN's transient workspaces for convolutions, up to some hundred MiB, are not included."
-        if spec.is_recurrent:
-            yield "The memory of cuDNN's recurrent layers follows measurements on an H100."
+        if recurrent := recurrent_layers(traced.network):
+            of = "" if all(map(is_single, recurrent)) else " of single layers in one direction"
+            yield f"The memory of cuDNN's recurrent layers follows measurements{of} on an H100."
         if settings.offload_saved_tensors:
             yield "Offloaded tensors are in the host's memory, which is not included."
         return

@@ -36,58 +36,88 @@ _NARROW = 384
 _WIDEST = 1024
 
 
+class _Kernel(NamedTuple):
+    """What one call of a module computes: `layers` of them, `units` in each direction, with an output of
+    `width` in all directions together. `batch` is its size; 1 where sequences are packed."""
+
+    kind: _Kind
+    layers: int
+    directions: int
+    units: int
+    width: int
+    batch: int
+
+    def reserve(self, steps: int) -> int:
+        """Return the number of values that are kept for backward; `steps` are those of all sequences. Of
+        several layers the outputs in between are kept too."""
+        outputs = self.directions * self.units * steps
+        return int(outputs * (self.kind.reserve * self.layers + self.layers - 1))
+
+
 class _Layer(torch.autograd.Function):
     """Allocates the memory of the kernel, without computing."""
 
     @staticmethod
-    def forward(ctx: Any, kind: _Kind, states: Tensor, width: int, *weights: Tensor) -> Tensor:
-        """`states` (…, features) → the layer's output (…, width), in the dtype of `states`."""
-        output = states.new_empty(*states.shape[:-1], width)
-        reserve = output.new_empty(int(output.numel() * kind.reserve))
+    def forward(
+        ctx: Any, kernel: _Kernel, states: Tensor, hidden: Tensor, cells: Tensor, *weights: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`states` (…, features) → the output (…, width) in the same dtype, and the hidden states and cells
+        after the last step."""
+        output = states.new_empty(*states.shape[:-1], kernel.width)
+        reserve = output.new_empty(kernel.reserve(output.shape[:-1].numel()))
         size = sum(weight.numel() for weight in weights)
         # In another dtype the weights are copied into one block, which backward needs.
         copy = states.new_empty(size if states.dtype is not weights[0].dtype else 0)
-        ctx.kind, ctx.size = kind, size
-        _work(kind, output, size)
-        ctx.save_for_backward(states, output, reserve, copy, *weights)
-        return output
+        ctx.kernel, ctx.size = kernel, size
+        _work(kernel, output, size)
+        ctx.save_for_backward(states, output, hidden, cells, reserve, copy, *weights)
+        return output, torch.empty_like(hidden), torch.empty_like(cells)
 
     @staticmethod
     def backward(ctx: Any, *_gradients: Tensor) -> Any:
-        """Return gradients of the states and the weights."""
-        states, output, _, copy, *weights = ctx.saved_tensors
+        """Return gradients of the states, hidden states, cells and weights."""
+        states, output, hidden, cells, _, copy, *weights = ctx.saved_tensors
         gradient, flat = torch.empty_like(states), copy.new_empty(ctx.size)
-        _work(ctx.kind, output, ctx.size)
+        _work(ctx.kernel, output, ctx.size)
         if not copy.numel():
             del flat  # The gradients of the weights are views of it.
-        return None, gradient, None, *(torch.empty_like(weight) for weight in weights)
+        begun = torch.empty_like(hidden), torch.empty_like(cells)
+        return None, gradient, *begun, *(torch.empty_like(weight) for weight in weights)
 
 
-def _work(kind: _Kind, output: Tensor, weights: int) -> None:
+def _work(kernel: _Kernel, output: Tensor, weights: int) -> None:
     """Allocate and free the kernel's workspace; `weights` is their number."""
     is_half = output.element_size() == 2
     share: float = _STANDARD_SHARE
-    if is_half and output.shape[0] % 8 == 0 and output.shape[-1] <= _WIDEST:
-        share = kind.aligned
-    elif output.shape[-1] <= _NARROW:
-        share = kind.narrow
-    size_bytes = (share * output.numel() + weights) * output.element_size() + _WORKSPACE_BYTES
-    output.new_empty(int(size_bytes), dtype=torch.uint8)
+    if is_half and kernel.batch % 8 == 0 and kernel.units <= _WIDEST:
+        share = kernel.kind.aligned
+    elif kernel.units <= _NARROW:
+        share = kernel.kind.narrow
+    values = share * kernel.directions * kernel.units * output.shape[:-1].numel() + weights
+    output.new_empty(int(values * output.element_size() + _WORKSPACE_BYTES), dtype=torch.uint8)
+
+
+def recurrent_layers(network: nn.Module) -> list[nn.RNNBase]:
+    """Return the recurrent modules of the network."""
+    return [module for module in network.modules() if isinstance(module, nn.RNNBase)]
+
+
+def is_single(module: nn.RNNBase) -> bool:
+    """Return whether it is one layer in one direction, as those that were measured."""
+    return module.num_layers == 1 and not module.bidirectional and not module.proj_size
 
 
 def fuse_recurrent(network: nn.Module) -> None:
-    """Trace each recurrent layer of the network as one kernel from now on, also where checkpointing computes
-    it again within backward. For one layer and one direction per module with the batch first, as in the
-    catalog."""
-    for module in network.modules():
-        if isinstance(module, nn.RNNBase):
-            module.forward = _fused(module.forward)
+    """Trace each recurrent module of the network as one kernel from now on, also where checkpointing computes
+    it again within backward."""
+    for module in recurrent_layers(network):
+        module.forward = _fused(module.forward)
 
 
 def _fused(forward: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*args: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
         with _FusedRecurrent():
-            return forward(*args)
+            return forward(*args, **kwargs)
 
     return run
 
@@ -103,14 +133,22 @@ class _FusedRecurrent(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run in place of a function (input, initial state, weights, …)."""
+        """Run in place of a function (input, initial state, weights, has biases, layers, dropout, is in
+        training, has both directions, has the batch first), or of one of packed sequences (input, batch
+        sizes, initial state, weights, and so on)."""
         kind = _KINDS.get(getattr(func, "__name__", ""))
-        if kind is None or len(args) < 3:
+        if kind is None:
             return func(*args, **(kwargs or {}))
-        states, initial, weights = args[:3]
+        states, is_packed = args[0], not isinstance(args[2], list)
+        initial, weights, _, layers, _, _, is_bidirectional, *order = args[2:] if is_packed else args[1:]
+        is_lstm = isinstance(initial, tuple | list)
+        hidden, cells = initial if is_lstm else (initial, initial[:0])
+        directions, units = 2 if is_bidirectional else 1, (cells if is_lstm else hidden).shape[-1]
+        batch = 1 if is_packed else states.shape[0 if order[0] else 1]
+        width = directions * hidden.shape[-1]
         if torch.is_autocast_enabled("cpu"):
             states = states.to(torch.float16)  # On a GPU also where autocast is to bfloat16.
-        run: Callable[..., Tensor] = _Layer.apply
-        if isinstance(initial, tuple | list):
-            return run(kind, states, initial[0].shape[-1], *weights), initial[0].clone(), initial[1].clone()
-        return run(kind, states, initial.shape[-1], *weights), initial.clone()
+        run: Callable[..., tuple[Tensor, ...]] = _Layer.apply
+        kernel = _Kernel(kind, layers, directions, units, width, batch)
+        results = run(kernel, states, hidden.to(states.dtype), cells.to(states.dtype), *weights)
+        return results if is_lstm else results[:2]
