@@ -20,8 +20,9 @@ from harness.settings import Settings
 
 # On the CPU, of a live tensor besides its values: its objects, and alignment.
 STORAGE_BYTES = 512
-# On the CPU, of one node of autograd's graph with the views it keeps.
-NODE_BYTES = 870
+# On the CPU, of one node of autograd's graph with the views it keeps, and of one after its backward pass: the
+# nodes of a graph live as long as its loss.
+NODE_BYTES, RELEASED_NODE_BYTES = 870, 520
 
 _aten = torch.ops.aten
 _PRODUCTS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
@@ -61,6 +62,7 @@ class Scratch:
         self._graphs = 1 + _share_made_anew(question.settings)
         self._retained: set[object] = set()
         self._graph: int | None = None
+        self._nodes = 0
         self.numbers: set[int] = set()
         self.kernels: list[KernelRun] = []
 
@@ -93,12 +95,21 @@ class Scratch:
         return result
 
     def forward_ended(self, loss: Tensor) -> None:
-        """Record the complete graph of `loss`."""
+        """Record the complete graph of `loss`, which then replaces the loss before."""
         if not self._is_cuda:
-            self._graph = self._take(int(NODE_BYTES * _nodes(loss) * self._graphs))
+            self._nodes = int(_nodes(loss) * self._graphs)
+            graph = self._take(NODE_BYTES * self._nodes)
+            self.loss_ended()
+            self._graph = graph
 
     def backward_ended(self) -> None:
-        """Record the release of the graph."""
+        """Record the release of what the graph's nodes keep."""
+        self.loss_ended()
+        if not self._is_cuda:
+            self._graph = self._take(RELEASED_NODE_BYTES * self._nodes)
+
+    def loss_ended(self) -> None:
+        """Record the end of the newest loss, and of its graph."""
         if self._graph is not None:
             self._died(self._graph)
             self._graph = None

@@ -308,6 +308,7 @@ def _step(workload: Workload, log: _Log, owners: "_Owners", scratch: Scratch) ->
     workload.update()
     log.begin("tidy")
     del batch, inputs, targets, loss
+    scratch.loss_ended()
 
 
 class _Packed(NamedTuple):
