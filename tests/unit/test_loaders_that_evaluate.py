@@ -117,7 +117,7 @@ def test_a_loader_that_only_evaluates_and_is_left_early_feeds_no_step(
 
 
 @pytest.mark.parametrize("every", [1, 2])
-def test_batches_that_a_method_evaluates_between_the_training_s_are_of_no_step(
+def test_batches_that_a_method_evaluates_between_those_of_the_training_are_of_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
     monkeypatch.setattr(evaluations, "EVENT_NS", 0)
