@@ -1,4 +1,4 @@
-"""Calls of a model without gradients before its steps, as where an agent acts before it learns."""
+"""Calls of a model before its steps, as where an agent acts before it learns."""
 
 import copy
 from pathlib import Path
@@ -9,7 +9,7 @@ from torch import nn
 
 from harness.attach import evaluations
 from harness.attach.untrained_calls import MANY_CALLS
-from tests.attach_factories import Recorded, attached, recorded
+from tests.attach_factories import Recorded, attached, recorded, steps_of
 
 _STEPS = 48
 
@@ -88,3 +88,26 @@ def test_few_calls_before_several_updates_are_a_part_of_the_first_one(tmp_path: 
 def test_many_calls_are_a_part_of_their_step_where_each_has_some(tmp_path: Path, acting: str) -> None:
     log = learned(tmp_path, 100, 12, acting, calls_between=1)
     assert (len(log.steps), log.evaluations_ns, log.unexplained_gaps_ns()) == (_STEPS, {}, {})
+
+
+@pytest.mark.parametrize("delay", [1, 2])
+def test_an_agent_that_acts_with_gradients_has_the_samples_that_its_critic_learns_from(
+    tmp_path: Path, delay: int
+) -> None:
+    def script() -> None:
+        actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
+        of_actor = torch.optim.SGD(actor.parameters(), lr=1e-6)
+        of_critic = torch.optim.SGD(critic.parameters(), lr=1e-6)
+        for step in range(12):
+            actor(torch.ones(1, 4))
+            critic(torch.ones(5, 4)).mean().backward()
+            of_critic.step()
+            if step % delay == 0:
+                of_actor.zero_grad()
+                critic(actor(torch.ones(5, 4)).repeat(1, 2)).mean().backward()
+                of_actor.step()
+            of_critic.zero_grad()
+
+    samples = [row.samples for row in steps_of(tmp_path, script).steps]
+    assert samples[3:] == [5] * (len(samples) - 3)
+    assert len(samples) == 12

@@ -378,26 +378,3 @@ def test_a_vector_of_floats_after_a_scalar_may_be_one_sample(
             optimizer.step()
 
     assert [row.samples for row in steps_of(tmp_path, script).steps] == [samples] * 4
-
-
-@pytest.mark.parametrize("delay", [1, 2])
-def test_an_agent_that_acts_with_gradients_has_the_samples_that_its_critic_learns_from(
-    tmp_path: Path, delay: int
-) -> None:
-    def script() -> None:
-        actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
-        of_actor = torch.optim.SGD(actor.parameters(), lr=1e-6)
-        of_critic = torch.optim.SGD(critic.parameters(), lr=1e-6)
-        for step in range(12):
-            actor(torch.ones(1, 4))
-            critic(torch.ones(5, 4)).mean().backward()
-            of_critic.step()
-            if step % delay == 0:
-                of_actor.zero_grad()
-                critic(actor(torch.ones(5, 4)).repeat(1, 2)).mean().backward()
-                of_actor.step()
-            of_critic.zero_grad()
-
-    samples = [row.samples for row in steps_of(tmp_path, script).steps]
-    assert samples[3:] == [5] * (len(samples) - 3)
-    assert len(samples) == 12
