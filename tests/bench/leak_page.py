@@ -29,9 +29,10 @@ tensors. If steps differ in size, as with batches of varying length, a verdict r
 for the live tensors of a GPU, which are counted exactly. Steps differ by their samples or tokens, or by the
 memory at the end of the forward pass; where that is not measured, by their peaks.
 
-There is no verdict "leak" while transient memory grows, as with growing inputs, unless it is a copy of what
-is retained (`x = torch.cat([x, …])`), or while the forward pass on the CPU needs a third more than at first,
-nor for a rise that does not exceed an earlier one that was freed, as with a list cleared after each epoch.
+There is no verdict "leak" while transient memory grows at least half as fast as what is retained, as with
+growing inputs, unless it is a copy of what is retained (`x = torch.cat([x, …])`), or while the forward pass
+on the CPU needs a third more than at first, nor for a rise that does not exceed an earlier one that was
+freed, as with a list cleared after each epoch.
 
 On the CPU holes in the heap, and growth of the process that is not certainly outside the heap, are no leak
 before they exceed three times the largest transient memory of a step: a heap settles for some hundred steps.
