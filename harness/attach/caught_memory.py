@@ -2,10 +2,12 @@
 
 import sys
 from contextlib import suppress
+from threading import get_ident
 from typing import NamedTuple
 
 from harness import words
 from harness.analysis.oom.error import read_error
+from harness.attach.guard import ScriptGuard
 from harness.attach.plain_observation import PlainObservation
 from harness.attach.updates import follow_errors, left_update, updates_under_way
 from harness.errors import text_of
@@ -29,7 +31,8 @@ class CaughtMemoryErrors:
         is_waiting: whether memory ran out since the newest call of a model in a step that is not plain.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, guard: ScriptGuard) -> None:
+        self._guard = guard
         self.is_waiting = False
         self._place = ""
         self._requested_bytes: int | None = None
@@ -47,13 +50,7 @@ class CaughtMemoryErrors:
 
     def failed(self, error: BaseException, place: str) -> None:
         """`place`, such as "the forward pass", raised `error`, which the script may catch."""
-        # An error also passes the models around the one that failed.
-        if not is_out_of_memory(error) or hasattr(error, _SEEN):
-            return
-        with suppress(AttributeError):  # An error whose attributes are fixed counts more than once.
-            setattr(error, _SEEN, True)
-        self._seen += 1
-        if not self.is_waiting:
+        if self._is_first_sight(error) and not self.is_waiting:
             self.is_waiting, self._place = True, place
             self._requested_bytes = read_error(text_of(error)).requested_bytes
 
@@ -67,14 +64,17 @@ class CaughtMemoryErrors:
 
     def ended(self, observation: PlainObservation, error: BaseException | None) -> None:
         """The script has ended, by `error` if there was one: that of the memory has a report."""
-        if self._following is not None:
-            self._following.remove()
         if error is not None and is_out_of_memory(error):
             return
         observation.steps.memory.count_failures()
         if self.is_waiting:
             self.is_waiting = False
             self._record(observation, "caught the error", "")
+
+    def close(self) -> None:
+        """Follow the errors of updates no longer."""
+        if self._following is not None:
+            self._following.remove()
 
     def check_update(self, observation: PlainObservation) -> None:
         """The script goes on, and an update has not ended: unless this call is a part of it, as by its
@@ -92,7 +92,7 @@ class CaughtMemoryErrors:
         self._is_after_update = False
         failure, self._update_failure = self._update_failure, None
         if self._following is None:
-            self._following = follow_errors(self._update_raised)
+            self._following = follow_errors(self._error_left)
         if not self._may_record("update" if failure is None else "update without memory"):
             return
         step = words.count(observation.under_way.number)
@@ -111,13 +111,24 @@ class CaughtMemoryErrors:
             f"not known, and went on. {partly} Of later ones only the first for lack of memory is recorded.",
         )
 
+    def _error_left(self, error: BaseException) -> None:
+        if get_ident() == self._guard.thread:
+            self._guard.run(self._update_raised, error)
+
     def _update_raised(self, error: BaseException) -> None:
         """`error` has left an update. Errors of the calls within, as of a closure, are counted already."""
-        if is_out_of_memory(error) and not hasattr(error, _SEEN):
-            with suppress(AttributeError):
-                setattr(error, _SEEN, True)
-            self._seen += 1
+        if self._is_first_sight(error):
             self._update_failure = _Failure(read_error(text_of(error)).requested_bytes)
+
+    def _is_first_sight(self, error: BaseException) -> bool:
+        """Count `error` if memory ran out, once: it also passes the models around the one that failed. Return
+        whether it counts."""
+        if not is_out_of_memory(error) or hasattr(error, _SEEN):
+            return False
+        with suppress(AttributeError):  # An error with fixed attributes counts more than once.
+            setattr(error, _SEEN, True)
+        self._seen += 1
+        return True
 
     def _counted(self, observation: PlainObservation, number: int) -> None:
         """The allocator has counted so many failed requests since the reading before."""

@@ -61,12 +61,14 @@ class StepEntries:
         self._model_ids: set[int] = set()
         # How many updates are under way within one of the same optimizer.
         self._nested = 0
-        self._caught = CaughtMemoryErrors()
+        self._caught = CaughtMemoryErrors(guard)
 
     def follow(self, observation: PlainObservation | None) -> None:
         """Pass the events to `observation` from now on; None: the training has ended."""
         self.observation = observation
-        if observation is not None:
+        if observation is None:
+            self._caught.close()
+        else:
             observation.calls.update_returned = self._update_returned
             observation.training.has_compiled = self._has_compiled
             self._caught.follow(observation)

@@ -12,11 +12,14 @@ from torch import Tensor, nn
 from torch.autograd.profiler import record_function
 from torch.utils.data import DataLoader, Dataset
 
+from harness.attach import caught_memory
 from harness.attach.caught_memory import CaughtMemoryErrors
+from harness.attach.guard import ScriptGuard
 from harness.device.cpu.device import CpuDevice
 from harness.records.run import MemoryReading
 from tests.memory_hogs import TOO_MUCH, Hungry
 from tests.session_factories import a_session
+from tests.train_factories import raising
 
 
 class LayerForEight(nn.Linear):
@@ -160,6 +163,26 @@ def test_memory_that_runs_out_in_an_update_is_named_once_its_error_is_known(
     assert record_function.__exit__ is untouched
 
 
+def test_a_fault_in_following_the_errors_of_updates_is_not_raised_in_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(caught_memory, "read_error", raising(ValueError("a fault of the watch")))
+    untouched, errors = record_function.__exit__, list[str]()
+    with a_session(tmp_path):
+        layer = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for step in range(1, 31):
+            layer(torch.ones(8, 4)).sum().backward()
+            try:
+                (Hungry(layer.parameters(), lr=0.1) if step in (10, 20) else optimizer).step()
+            except RuntimeError as error:
+                errors.append(str(error))
+    assert len(errors) == 2
+    assert not any("a fault of the watch" in error for error in errors)
+    assert "ValueError: a fault of the watch" in capsys.readouterr().err
+    assert record_function.__exit__ is untouched
+
+
 def test_where_the_allocator_counts_requests_the_first_update_without_memory_is_one(tmp_path: Path) -> None:
     class Counting(CpuDevice):
         ooms = 0
@@ -202,7 +225,7 @@ def test_what_a_closure_of_an_update_calls_is_no_failed_update(tmp_path: Path) -
 
 
 def test_an_error_that_passes_two_models_is_counted_once() -> None:
-    caught = CaughtMemoryErrors()
+    caught = CaughtMemoryErrors(ScriptGuard())
     for request in (1, 2):
         error = torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {request}.00 MiB.")
         for _ in range(2):
