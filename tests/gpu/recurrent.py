@@ -1,4 +1,4 @@
-"""The memory of single recurrent layers on a GPU, as in tests/material: `python -m tests.gpu.recurrent`.
+"""The memory of recurrent layers on a GPU, as in tests/material: `python -m tests.gpu.recurrent`.
 
 Of each layer, in bytes above the level before: after its forward pass, and at the peak of both passes.
 """
@@ -24,6 +24,14 @@ SHAPES = (
     (384, 100, 20),
 )
 """Width, length of the sequence, batch."""
+ARRANGEMENTS: tuple[dict[str, Any], ...] = (
+    {"num_layers": 2},
+    {"num_layers": 4},
+    {"bidirectional": True},
+    {"num_layers": 2, "bidirectional": True},
+)
+"""Of several layers or directions in one module, each in the shape `_ARRANGED`."""
+_ARRANGED = (512, 64, 64)
 _PASSES = 3
 """The last one counts: the first loads kernels."""
 
@@ -31,8 +39,16 @@ _PASSES = 3
 def layers() -> list[dict[str, Any]]:
     """All layers to measure."""
     names = ("cell", "width", "sequence", "batch", "is_half")
-    kinds = product(("RNN", "LSTM", "GRU"), SHAPES, (False, True))
-    return [dict(zip(names, (cell, *shape, is_half), strict=True)) for cell, shape, is_half in kinds]
+    cells, halves = ("RNN", "LSTM", "GRU"), (False, True)
+    single = [
+        dict(zip(names, (cell, *shape, is_half), strict=True))
+        for cell, shape, is_half in product(cells, SHAPES, halves)
+    ]
+    arranged = [
+        dict(zip((*names, "options"), (cell, *_ARRANGED, is_half, options), strict=True))
+        for cell, options, is_half in product(cells, ARRANGEMENTS, halves)
+    ]
+    return single + arranged
 
 
 def measure(layer: dict[str, Any]) -> dict[str, int]:
@@ -40,7 +56,7 @@ def measure(layer: dict[str, Any]) -> dict[str, int]:
     gc.collect()
     torch.cuda.empty_cache()
     width = layer["width"]
-    network = getattr(nn, layer["cell"])(width, width, batch_first=True).cuda()
+    network = getattr(nn, layer["cell"])(width, width, batch_first=True, **layer.get("options", {})).cuda()
     inputs = torch.randn(layer["batch"], layer["sequence"], width, device="cuda", requires_grad=True)
     result: dict[str, int] = {}
     for _ in range(_PASSES):

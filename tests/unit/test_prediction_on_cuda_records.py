@@ -49,7 +49,8 @@ def traced(layer: dict[str, Any]) -> tuple[int, int, int]:
     level = Level()
     shape = layer["batch"], layer["sequence"], layer["width"]
     with FakeTensorMode(), StorageWatch(level.born, level.died):
-        network = getattr(nn, layer["cell"])(layer["width"], layer["width"], batch_first=True)
+        options = {"batch_first": True, **layer.get("options", {})}
+        network = getattr(nn, layer["cell"])(layer["width"], layer["width"], **options)
         fuse_recurrent(network)
         inputs = torch.empty(shape, requires_grad=True)
         before = level.live
