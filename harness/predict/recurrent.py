@@ -38,7 +38,7 @@ _WIDEST = 1024
 
 class _Kernel(NamedTuple):
     """What one call of a module computes: `layers` of them, `units` in each direction, with an output of
-    `width` in all directions together. `batch` is its size; 1 where sequences are packed."""
+    `width` for both directions together. `batch` is its size; 1 where sequences are packed."""
 
     kind: _Kind
     layers: int

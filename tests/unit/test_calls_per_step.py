@@ -21,7 +21,7 @@ _OURS = tuple(str(Path(__file__).parents[2] / package) for package in ("harness"
 
 
 class Inherited(nn.Linear):
-    """A model whose class is that of another one, and more."""
+    """A model of a class that is derived from the class of another one."""
 
 
 class Loop:
@@ -105,7 +105,7 @@ def test_a_bare_step_makes_none() -> None:
     assert loop.train(loop.loader, lambda loss: None) == 0
 
 
-def test_a_model_whose_class_inherits_from_that_of_another_one_is_called_through_one_stand_in(
+def test_a_model_of_a_derived_class_is_called_through_the_stand_in_of_its_base_class(
     tmp_path: Path,
 ) -> None:
     first, second = nn.Linear(4, 2), Inherited(4, 2)

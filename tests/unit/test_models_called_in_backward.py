@@ -1,4 +1,4 @@
-"""Steps whose model is called with gradients within the backward pass alone, as by an adjoint of an ODE."""
+"""Models that are called with gradients only within the backward pass, as by an adjoint of an ODE."""
 
 from pathlib import Path
 from typing import Any

@@ -14,7 +14,7 @@ LIMITS = Limits(6 * GIB, 20 * GIB)
 
 
 def judged(holes: Callable[[int], int], objects: Callable[[int], int]) -> list[list[LeakRow]]:
-    """All verdicts on a script whose holes, and objects outside the heap, have the given sizes by a step."""
+    """All verdicts on a script with holes, and objects outside the heap, of the given sizes at each step."""
     detector, result = LeakDetector(on_cpu=True), list[list[LeakRow]]()
     for step in range(1, STEPS + 1):
         row = a_row(step, LIVE, rss=LIVE + 380 * MIB + holes(step) + objects(step))

@@ -59,7 +59,7 @@ def test_a_layer_returns_what_it_does_and_takes_gradients_for_all_of_its_weights
 
 
 class _Recurrent(nn.Module):
-    """A recurrent layer whose output is the loss."""
+    """A recurrent layer; the mean square of its output is the loss."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """The approach of a run to its limit on the CPU where steps need more and more memory.
 
-Neither the slope of a leak nor that of the process between two steps tells when memory runs out there: larger
+Neither the slope of a leak nor that of the process between two steps shows when memory runs out there: larger
 tensors leave larger holes, so the memory left falls ever faster, and lowest within the steps. It is
 extrapolated by itself, with the change of its rate.
 """
