@@ -4,11 +4,9 @@ Several processes write it (shell, dashboard, the parent of the run), so it has 
 some versions of SQLite can lose pages when two connections write one WAL file at once.
 """
 
-import os
 import sqlite3
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote
 
 from harness.closing import Closing
 from harness.errors import HomeError, LogDamagedError, LogForeignError, LogNewerError
@@ -18,6 +16,7 @@ from harness.store.checked_rows import ValuesError, to_rows
 from harness.store.folder import RunFolder
 from harness.store.limits import Deadline, check_files, foreign_entry, limit
 from harness.store.schema import CONTROL_APPLICATION_ID, CONTROL_MIGRATIONS, migrate
+from harness.store.uris import sqlite_uri
 
 # A writer locks the file for one small transaction: milliseconds, on a busy disk a second.
 BUSY_S = 5.0
@@ -178,7 +177,7 @@ class ControlLog(Closing):
 
 
 def _open_reading(path: Path) -> sqlite3.Connection:
-    uri = f"file:{quote(os.fsencode(path))}?mode=rw"  # A killed sender can leave a journal to roll back.
+    uri = sqlite_uri(path, "mode=rw")  # A killed sender can leave a journal to roll back.
     connection = sqlite3.connect(
         uri, uri=True, isolation_level=None, timeout=_READ_BUSY_S, check_same_thread=False
     )

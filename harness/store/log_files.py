@@ -9,7 +9,8 @@ import sqlite3
 import time
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
+
+from harness.store.uris import sqlite_uri
 
 # A long log is checked in part; later damage is detected on reading.
 _CHECK_S = 2.0
@@ -66,7 +67,7 @@ def damage(path: Path) -> str | None:
     """Check the log at `path` with a separate connection; return SQLite's message, None without damage in the
     part that could be read in time."""
     ends_s = time.monotonic() + _CHECK_S
-    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
+    connection = sqlite3.connect(sqlite_uri(path, "mode=ro"), uri=True, isolation_level=None)
     try:
         connection.set_progress_handler(lambda: time.monotonic() >= ends_s, _OPCODES_PER_READING)
         verdict: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]

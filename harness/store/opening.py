@@ -11,11 +11,11 @@ import sqlite3
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
-from urllib.parse import quote
 
 from harness.errors import LogError, LogForeignError, LogMissingError
 from harness.files.regular import read_start
 from harness.store.limits import check_files
+from harness.store.uris import sqlite_uri
 from harness.words import printable
 
 _BUSY_S = 2.0
@@ -71,7 +71,7 @@ def _rolled_back(path: Path) -> sqlite3.Connection:
         connection.close()
         if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
             raise
-        repairing = sqlite3.connect(_uri(path, "mode=rw"), uri=True, timeout=_BUSY_S)
+        repairing = sqlite3.connect(sqlite_uri(path, "mode=rw"), uri=True, timeout=_BUSY_S)
         try:
             repairing.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         finally:
@@ -116,13 +116,8 @@ def _unreadable(path: Path, error: OSError) -> LogError:
     return LogError(f"{printable(str(path))} cannot be read: {error.strerror or error}.")
 
 
-def _uri(path: Path, mode: str) -> str:
-    # As bytes: a file name need not be UTF-8.
-    return f"file:{quote(os.fsencode(path))}?{mode}"
-
-
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(_uri(path, mode), uri=True, isolation_level=None, timeout=_BUSY_S)
+    connection = sqlite3.connect(sqlite_uri(path, mode), uri=True, isolation_level=None, timeout=_BUSY_S)
     connection.execute("PRAGMA query_only = 1")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     return connection

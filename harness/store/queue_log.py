@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote
 
 from harness.errors import HomeError, LogDamagedError, LogForeignError, LogNewerError, UsageError
 from harness.files.regular import create_private
@@ -18,6 +17,7 @@ from harness.store.checked_rows import ValuesError, to_rows
 from harness.store.control import refusal_reason, remedy
 from harness.store.limits import Deadline, check_files, foreign_entry, limit
 from harness.store.schema import QUEUE_APPLICATION_ID, QUEUE_MIGRATIONS, migrate
+from harness.store.uris import sqlite_uri
 
 _BUSY_S = 5.0
 Row = TypeVar("Row", bound=NamedTuple)
@@ -163,7 +163,7 @@ class QueueLog:
             check_files(self._path)
             if mode == "rwc":
                 create_private(self._path)
-            uri = f"file:{quote(os.fsencode(self._path))}?mode={mode}"
+            uri = sqlite_uri(self._path, f"mode={mode}")
             connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=self._busy_s)
             try:
                 limit(connection)

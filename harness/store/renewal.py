@@ -14,6 +14,7 @@ from typing import NamedTuple
 from harness.store.appender import LogAppender, open_writing
 from harness.store.run_record import RunRecord
 from harness.store.salvage import Salvage, mend_first_page
+from harness.store.uris import sqlite_uri
 
 _COMPANIONS = ("-wal", "-journal")
 
@@ -113,7 +114,7 @@ def _recover(
     try:
         shutil.copyfile(path, draft)
         mend_first_page(damaged, draft)
-        connection = sqlite3.connect(f"file:{draft}", uri=True, isolation_level=None)
+        connection = sqlite3.connect(sqlite_uri(draft, "mode=rw"), uri=True, isolation_level=None)
         try:
             connection.execute("PRAGMA journal_mode = MEMORY")
             connection.execute("PRAGMA synchronous = OFF")

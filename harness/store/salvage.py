@@ -9,9 +9,9 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
 
 from harness.store.rollups import LEVEL_STRIDE, LEVELS, SIZES, device_rollup_sql, step_rollup_sql
+from harness.store.uris import sqlite_uri
 
 _ROWS_AT_ONCE = 4_096
 # A page has about as many steps; smaller ranges would not help.
@@ -47,7 +47,7 @@ class Salvage:
         # Otherwise SQLite rejects a file that is shorter than its header says.
         target.execute("PRAGMA writable_schema = ON")
         target.execute("PRAGMA trusted_schema = OFF")
-        target.execute("ATTACH ? AS damaged", (f"file:{quote(str(damaged))}?mode=ro",))
+        target.execute("ATTACH ? AS damaged", (sqlite_uri(damaged, "mode=ro"),))
         target.set_progress_handler(lambda: self._left_s() <= 0, _OPCODES_PER_READING)
         try:
             self._copy_small_tables()
