@@ -20,17 +20,29 @@ from harness.store.schema import LOG_MIGRATIONS
 
 # Rows of one table in one transfer; about a megabyte of steps.
 _MOST_ROWS = 5_000
-# Tables with a key of several columns, and the column that grows. Rows of its last value may follow later.
+# A scalar that a GPU computes is written once it has arrived, with the time at which the script logged it.
+_LATE_SCALARS_NS = 10_000_000_000
+
+
+class _GrowingColumn(NamedTuple):
+    """A column that grows from row to row. Rows of its last value may follow later, and so may rows of values
+    that are lower by up to `late`."""
+
+    name: str
+    late: int = 0
+
+
+# Tables with a key of several columns. A script may log a scalar at any step, but not at an earlier time.
 _GROWING = {
-    "allocations": "snapshot_id",
-    "module_memory": "snapshot_id",
-    "device_processes": "seq",
-    "worker_samples": "seq",
-    "profile_ops": "profile_id",
-    "profile_modules": "profile_id",
-    "profile_stacks": "profile_id",
-    "scalars": "step",
-    "measurement_blocks": "measurement",
+    "allocations": _GrowingColumn("snapshot_id"),
+    "module_memory": _GrowingColumn("snapshot_id"),
+    "device_processes": _GrowingColumn("seq"),
+    "worker_samples": _GrowingColumn("seq"),
+    "profile_ops": _GrowingColumn("profile_id"),
+    "profile_modules": _GrowingColumn("profile_id"),
+    "profile_stacks": _GrowingColumn("profile_id"),
+    "scalars": _GrowingColumn("t_ns", _LATE_SCALARS_NS),
+    "measurement_blocks": _GrowingColumn("measurement"),
 }
 # Small tables that change: read whole.
 _WHOLE = frozenset({"run", "declared_settings", "unavailable_settings"})
@@ -40,7 +52,8 @@ _LOWEST = -1
 
 
 class Mark(NamedTuple):
-    """The last row of a table: its rowid, or the value of the column that grows, and the rows with it."""
+    """The last row of a table: its rowid, or the highest value of its growing column, and the number of rows
+    with this value, or with one that is lower by at most `_GrowingColumn.late`."""
 
     highest: int = _LOWEST
     rows: int = 0
@@ -99,10 +112,11 @@ def _new_rows(connection: sqlite3.Connection, table: str, marks: Marks, most_row
     if table in _WHOLE:
         rows = connection.execute(f"SELECT {names} FROM {table}").fetchall()
     elif table in _GROWING:
-        where = f"FROM {table} WHERE {_GROWING[table]} >= ?"
-        rows = []
-        if connection.execute(f"SELECT count(*) {where}", (mark.highest,)).fetchone()[0] > mark.rows:
-            rows = connection.execute(f"SELECT {names} {where}", (mark.highest,)).fetchall()
+        column, rows = _GROWING[table], []
+        first = mark.highest - column.late
+        if _mark_from(connection, table, first) != mark:
+            sql = f"SELECT {names} FROM {table} WHERE {column.name} >= ?"
+            rows = connection.execute(sql, (first,)).fetchall()
     else:
         columns = ("rowid", *columns)
         sql = f"SELECT rowid, {names} FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?"
@@ -243,11 +257,16 @@ def _read_marks(connection: sqlite3.Connection) -> dict[str, Mark]:
 
 
 def _read_mark(connection: sqlite3.Connection, table: str) -> Mark:
-    column = _GROWING.get(table, "rowid")
-    highest = connection.execute(f"SELECT max({column}) FROM {table}").fetchone()[0]
+    column = _GROWING.get(table, _GrowingColumn("rowid"))
+    highest = connection.execute(f"SELECT max({column.name}) FROM {table}").fetchone()[0]
     if highest is None:
         return Mark()
-    if table not in _GROWING:
-        return Mark(highest, 1)
-    sql = f"SELECT count(*) FROM {table} WHERE {column} = ?"
-    return Mark(highest, connection.execute(sql, (highest,)).fetchone()[0])
+    return _mark_from(connection, table, highest - column.late) if table in _GROWING else Mark(highest, 1)
+
+
+def _mark_from(connection: sqlite3.Connection, table: str, first: int) -> Mark:
+    """Return the highest value of the growing column of `table`, and the number of rows from `first` on."""
+    name = _GROWING[table].name
+    sql = f"SELECT max({name}), count(*) FROM {table} WHERE {name} >= ?"
+    highest, rows = connection.execute(sql, (first,)).fetchone()
+    return Mark(_LOWEST if highest is None else highest, rows)

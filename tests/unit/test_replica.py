@@ -10,6 +10,7 @@ from harness.demo.scenarios import SCENARIOS
 from harness.demo.writing import write
 from harness.errors import LogNewerError
 from harness.records.run import RunState
+from harness.records.script import ScalarRow
 from harness.store.appender import LogAppender
 from harness.store.home import Home
 from harness.store.reader import LogReader
@@ -59,6 +60,24 @@ def test_rows_that_are_written_during_transfers_arrive_once(tmp_path: Path) -> N
             transfer(source, replica, 20)
         assert replica.last_step == 407
     assert content(tmp_path / "copy.sqlite3") == content(source)
+
+
+def test_scalars_arrive_in_whatever_order_a_script_logs_them(tmp_path: Path) -> None:
+    source = tmp_path / "log.sqlite3"
+    transfers = [
+        [ScalarRow(100, "loss", 10, 1.0, 0)],
+        [ScalarRow(3, "of an epoch", 20, 2.0, 0)],
+        [ScalarRow(100, "loss", 30, 3.0, 0)],  # Logged once more.
+        [ScalarRow(99, "of a GPU", 8, 4.0, 0), ScalarRow(98, "of a GPU", 6, 4.0, 0)],
+    ]
+    with LogAppender(source, a_run()) as log, LogReplica(tmp_path / "copy.sqlite3") as replica:
+        for rows in transfers:
+            log.append(rows=rows)
+            transfer(source, replica, 20)
+            assert content(tmp_path / "copy.sqlite3") == content(source)
+        new = read_rows(source, replica.marks)
+    assert new is not None
+    assert "scalars" not in new.tables
 
 
 def test_a_replica_that_is_opened_again_continues_where_it_was(tmp_path: Path) -> None:
