@@ -63,11 +63,8 @@ class VitalPage:
         self._cells[_FINISHED_CELL] = step
 
     def set_unwritten(self, since_unix_ns: int, reason: str) -> None:
-        """Store the start of an outage of the log, 0: none, and its cause."""
-        if self._map is None:
-            return
-        if reason:
-            self._set_text(_REASON_AT, _LONGEST_REASON, reason)
+        """Store the start of an outage of the log, 0: none, and its cause, empty while that is unknown."""
+        self._set_text(_REASON_AT, _LONGEST_REASON, reason)
         self._cells[_UNWRITTEN_CELL] = since_unix_ns
 
     def stop_caught(self, unix_ns: int) -> None:
@@ -87,7 +84,8 @@ class VitalPage:
 
     def _set_text(self, at: int, longest: int, text: str) -> None:
         if self._map is not None:
-            self._map[at : at + longest] = text.encode("utf-8", "replace")[:longest].ljust(longest, b"\0")
+            part = text.encode("utf-8", "replace")[:longest].decode("utf-8", "ignore")  # No half characters.
+            self._map[at : at + longest] = part.encode().ljust(longest, b"\0")
 
     def close(self) -> None:
         """Close the mapping. Idempotent."""

@@ -96,6 +96,22 @@ def test_an_outcome_of_any_length_can_be_read_after_the_end(tmp_path: Path) -> N
     assert read_vital_signs(tmp_path / "other") == VitalSigns(0, None, "", "stopped", "Stopped by SIGTERM.")
 
 
+def test_a_message_is_cut_between_two_characters(tmp_path: Path) -> None:
+    with Liveness.hold(tmp_path / "alive") as alive:
+        alive.signs.set_outcome("failed", "a" + "é" * 1_000)
+    signs = read_vital_signs(tmp_path / "alive")
+    assert signs is not None
+    assert signs.message == "a" + "é" * 999
+
+
+def test_an_outage_of_the_log_does_not_have_the_reason_of_an_earlier_one(tmp_path: Path) -> None:
+    with Liveness.hold(tmp_path / "alive") as alive:
+        alive.signs.set_unwritten(1, "database or disk is full")
+        alive.signs.set_unwritten(0, "")
+        alive.signs.set_unwritten(2, "")
+    assert read_vital_signs(tmp_path / "alive") == VitalSigns(0, 2, "")
+
+
 def test_what_is_no_page_of_ours_says_nothing(tmp_path: Path) -> None:
     path = tmp_path / "alive"
     assert read_vital_signs(path) is None
