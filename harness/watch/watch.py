@@ -33,6 +33,7 @@ from harness.watch.jobs.commands import CommandPoll
 from harness.watch.jobs.folder import FolderWatch
 from harness.watch.jobs.opening import open_jobs
 from harness.watch.jobs.sampler import Job, Sampler, every
+from harness.watch.oom.errors import attempt
 from harness.watch.oom.reporter import OomReporter
 from harness.watch.outcome import OutcomeRecorder
 from harness.watch.steps import Steps
@@ -194,6 +195,8 @@ class Watch:
         `Steps`; `jobs` are further ones of the sampler. Once only."""
         context = self.context
         with ExitStack() as stack:
+            # Last: the process may go on after any end, and its limit is its own again.
+            stack.callback(attempt, context.device.lift_cap_for_recovery)
             steps = Steps(self._instruments, training, actions, listeners)
             stack.enter_context(self._outcome.recording(steps.subject))
             stack.callback(steps.close)
@@ -218,6 +221,4 @@ class Watch:
                         context.device.lift_cap_for_recovery()
                     raise
                 context.device.synchronize()
-                # The process may go on, and its limit is its own again.
-                context.device.lift_cap_for_recovery()
             self._outcome.end(steps.outcome or Outcome(RunState.FINISHED, "The loop ended."))

@@ -184,3 +184,19 @@ def test_a_memory_cap_ends_with_the_watch(tmp_path: Path) -> None:
         device.cap_memory(1 << 30)
         train_watched(training, steps)
     assert device.limit_bytes() is None
+
+
+@pytest.mark.parametrize("error", [ValueError, RuntimeError, KeyboardInterrupt])
+def test_a_memory_cap_ends_with_a_watch_that_an_error_ends(
+    error: type[BaseException], tmp_path: Path
+) -> None:
+    training, device = a_plain_training(), FakeDevice()
+
+    def train() -> None:
+        with a_watch(tmp_path, training, device=device) as watch, watch.observe(training):
+            device.cap_memory(1 << 30)
+            raise error("no more")
+
+    with pytest.raises(error, match="no more"):
+        train()
+    assert device.limit_bytes() is None
