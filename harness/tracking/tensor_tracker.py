@@ -91,10 +91,12 @@ class TensorTracker:
         if phase is Phase.DATA_WAIT:
             self._trail.begin_pass()
         first = len(self._births)
-        with nullcontext() if self._is_between else self._watch:
-            yield
-        if self._is_between:
-            self._phase = None
+        try:
+            with nullcontext() if self._is_between else self._watch:
+                yield
+        finally:  # Also at the end of a loader, which raises StopIteration.
+            if self._is_between:
+                self._phase = None
         if phase is Phase.FORWARD and self._trace is not None:
             self._forward_ended(first)
 

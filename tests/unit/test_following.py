@@ -1,6 +1,7 @@
 """Following allocations: what is made, by whom, for what, and what stays."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import torch
@@ -129,6 +130,22 @@ def test_an_error_within_a_followed_step_leaves_the_mode_off(workload: Workload)
         fail()
     assert torch._C._len_torch_dispatch_stack() == 0
     follower.stop()
+
+
+def test_allocations_after_the_end_of_a_loader_are_no_inputs() -> None:
+    tracker = TensorTracker(nn.Linear(2, 2), run)
+    tracker.begin_window()
+    tracker.begin_step()
+    tracker.follow_between()
+    try:
+        with suppress(StopIteration), tracker.phase(Phase.DATA_WAIT):
+            next(iter(()))
+        evaluated = torch.ones(1000)
+        assert [(block.size_bytes, block.category) for block in tracker.live()] == [
+            (evaluated.nbytes, MemoryCategory.UNKNOWN)
+        ]
+    finally:
+        tracker.stop()
 
 
 def test_settings_that_take_effect_end_the_following(workload: Workload) -> None:
