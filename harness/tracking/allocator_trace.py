@@ -14,7 +14,7 @@ from harness.tracking.tracked_blocks import TrackedBlock
 
 _ALLOCATED = "active_allocated"
 _ROUND = 512
-# The most blocks and events that are read.
+# The most blocks that are read, and the most events, the newest ones.
 _MOST = 2_000_000
 
 
@@ -96,7 +96,7 @@ def _births(snapshot: Mapping[str, Any], device: int, since_us: int) -> list[Tra
     traces = _items(snapshot, "device_traces", optional=True)
     trace = traces[device] if device < len(traces) else []
     blocks = list(alive.values())
-    for place in range(min(len(trace), _MOST), 0, -1):
+    for place in range(len(trace), max(0, len(trace) - _MOST), -1):
         entry = trace[place - 1]
         if since_us and (_time(entry) or since_us) < since_us:
             break

@@ -62,6 +62,15 @@ def test_events_of_an_earlier_window_are_left_out() -> None:
     assert [high_water_mark(result)[1] for result in (whole, late)] == [9 << 20, 1 << 20]
 
 
+def test_of_a_trace_that_is_too_long_the_newest_events_are_read() -> None:
+    block = {"address": 5, "size": 512, "state": "active_allocated"}
+    allocation = {"action": "alloc", "addr": 5, "size": 512, "time_us": 7}
+    trace = [{"action": "segment_map"}] * 2_000_000 + [allocation]
+    segments = [{"address": 5, "total_size": 512, "blocks": [block]}]
+    (birth,) = births({"segments": segments, "device_traces": [trace]}, 0)
+    assert birth.born == len(trace)
+
+
 def test_paths_lose_the_folders_before_the_package() -> None:
     snapshot = without_folders(a_snapshot())
     assert "someone" not in str(snapshot)
