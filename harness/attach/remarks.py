@@ -285,12 +285,14 @@ class Remarks:
             observation.is_loading = True
             try:
                 batch = next(batches)
-            except StopIteration:
+            except BaseException as error:
+                has_failed = not isinstance(error, StopIteration)
                 observation.is_loading = False
-                run(observation.batch_missed)
+                run(observation.batch_missed, has_failed)
+                if has_failed:
+                    raise
                 return
-            finally:
-                observation.is_loading = False
+            observation.is_loading = False
             run(arrived, batch)
             yield batch
 

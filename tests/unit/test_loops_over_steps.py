@@ -1,5 +1,6 @@
 """Loops over the steps of a run: their batches come as without the run, and phases lie within the steps."""
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,6 +38,26 @@ def test_what_cannot_be_iterated_over_is_reported_where_the_loop_begins(tmp_path
     training = SmallTraining()
     with watch(training, tmp_path) as run, pytest.raises(TypeError, match="'int' object is not iterable"):
         iter(run.steps(5))  # type: ignore[arg-type]
+
+
+def test_batches_that_fail_leave_no_wait_for_the_next_steps(tmp_path: Path) -> None:
+    training = SmallTraining()
+    batches = list(training.loader)
+
+    def failing() -> Iterator[Batch]:
+        yield batches[0]
+        raise ValueError("a broken file")
+
+    with watch(training, tmp_path) as run:
+        with pytest.raises(ValueError, match="a broken file"):
+            training.train(run.steps(failing()))
+        for batch in run.steps(batches):
+            time.sleep(0.05)
+            training.step(batch)
+    with log_of(tmp_path) as log:
+        rows = log.last_steps(100)
+    assert len(rows) == 9
+    assert all(row.data_wait_ns < 50_000_000 for row in rows)
 
 
 def test_a_phase_within_itself_is_measured_once(tmp_path: Path) -> None:
