@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -83,7 +83,8 @@ class Heartbeat(Closing):
 
     def _beat(self) -> None:
         while not self._over.wait(_BEAT_S):
-            self._alive.beat()
+            with suppress(OSError):  # Such as of a script that closes all files, as a daemon does.
+                self._alive.beat()
 
     def close(self) -> None:
         """End the thread. Idempotent."""
