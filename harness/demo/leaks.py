@@ -38,10 +38,10 @@ class SimulatedLeakWatch:
         begin = 0
         for end, step in enumerate(steps, 1):
             if step.t_ns >= self._due_ns:
-                self._readings.take(steps[begin:end])
+                self._readings.add_rows(steps[begin:end])
                 begin, self._now, self._due_ns = end, step, step.t_ns + _JUDGE_EVERY_NS
                 self._watch.judge()
-        self._readings.take(steps[begin:])
+        self._readings.add_rows(steps[begin:])
         rows = list(self._buffer)
         self._buffer.clear()
         return rows

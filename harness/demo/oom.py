@@ -46,7 +46,7 @@ class OomHistory:
         self._peaks: dict[int, BatchPeak] = {}
         self._change: RecentChange | None = None
 
-    def take(self, rows: Sequence[StepRow], batch_size: int) -> None:
+    def add_rows(self, rows: Sequence[StepRow], batch_size: int) -> None:
         """Add steps, in order."""
         self._steps.extend(rows)
         before = self._peaks.get(batch_size, BatchPeak(batch_size, 0, 0))

@@ -152,7 +152,7 @@ class _Simulation:
                 count = min(_BLOCK, segment.end - first)
                 trained = self._gpu.train(self._settings, self._version, first, count, since_change)
                 rows = self._profiles.marked(trained)
-                self._oom_history.take(rows, self._settings.batch_size)
+                self._oom_history.add_rows(rows, self._settings.batch_size)
                 memory = self._memory.rows(rows, self._settings)
                 leaks = self._leaks.rows(rows, self._settings)
                 profiles = self._profiles.rows(rows, self._settings)

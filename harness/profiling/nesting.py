@@ -108,7 +108,7 @@ def sum_events(
             threads[event.thread].append(event)
     # The training thread comes first: it creates nodes before other threads run them.
     for thread in sorted(threads, key=lambda one: (one != walk.main_thread, threads[one][0].start_ns)):
-        walk.take(sorted(threads[thread], key=lambda one: (one.start_ns, -one.end_ns)))
+        walk.visit(sorted(threads[thread], key=lambda one: (one.start_ns, -one.end_ns)))
     sums = walk.finish()
     steps = [event for event in events if event.role is Role.STEP]
     if steps:
@@ -153,7 +153,7 @@ class _Walk:
         self._phases = phases
         self.main_thread = phases[0].thread if phases else None
 
-    def take(self, events: Sequence[Event]) -> None:
+    def visit(self, events: Sequence[Event]) -> None:
         """Process the events of one thread, in time order, parents first."""
         stack = [_Open(None, None)]
         self._last_node = (None, ())

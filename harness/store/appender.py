@@ -103,7 +103,7 @@ class LogAppender(Closing):
         self._steps_done = steps_done
         self._device_done |= device_done
         self.steps_written += len(steps)
-        self.record.take(rows, states)
+        self.record.add(rows, states)
 
     @property
     def is_open(self) -> bool:

@@ -22,7 +22,7 @@ class RunRecord:
         self._of_script: dict[tuple[type, str], DeclaredSettingRow | UnavailableSettingRow] = {}
         self._acks: deque[AckRow] = deque(maxlen=_MOST_ACKS)
 
-    def take(self, rows: Iterable[Row], states: Iterable[StateChange]) -> None:
+    def add(self, rows: Iterable[Row], states: Iterable[StateChange]) -> None:
         """Record written rows."""
         for row in rows:
             if isinstance(row, SettingsRow):

@@ -72,7 +72,7 @@ def open_instruments(
     )
     readings = Readings(is_behind)
     meter = OverheadMeter(plan or (SYNCHRONOUS if is_cpu else ASYNCHRONOUS), put)
-    consumers = {"leak readings": readings.take, "overhead": meter.take}
+    consumers = {"leak readings": readings.add_rows, "overhead": meter.add_rows}
     journal = open_journal(tee(_feed(recorder, device), guard.run, consumers), clock_ns)
     context = RunContext(device, journal, clock_ns, guard, progress, marks)
     return Instruments(

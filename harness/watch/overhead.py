@@ -38,7 +38,7 @@ class OverheadMeter:
         if block.is_whole:
             self._ended.append(block)
 
-    def take(self, rows: Sequence[StepRow]) -> None:
+    def add_rows(self, rows: Sequence[StepRow]) -> None:
         """Compare blocks as their neighbors arrive in `rows`, which come in order."""
         self._rows += rows
         while self._ended:

@@ -121,7 +121,7 @@ def calls(run: SimulatedRun, steps: int) -> list[LeakRow]:
     """Every LEAK that the detector said of the first so many steps of a run."""
     detector, message = LeakDetector(on_cpu=False), list[LeakRow]()
     for row in islice(_rows(run), steps):
-        detector.take([row])
+        detector.add_steps([row])
         if row.step % _JUDGE_EVERY == 0:
             message += [one for one in detector.judge(row.t_ns) if one.verdict == LeakVerdict.LEAK]
     return message
@@ -133,7 +133,7 @@ def statements(run: SimulatedRun) -> list[Statement]:
     limits = Limits(run.cap_bytes, _HOST_FREE_BYTES, None)
     for row in _rows(run):
         died_at = row.step
-        detector.take([row], limits)
+        detector.add_steps([row], limits)
         if row.step % _JUDGE_EVERY == 0:
             rows = detector.judge(row.t_ns, limits)
             stated += [one for one in rows if one.steps_to_oom is not None][:1]

@@ -22,7 +22,7 @@ def test_the_change_of_the_rate_counts(bend: int, seed: int) -> None:
     approach, step = Approach(), 1
     while step < end // 2:
         left = int(LIMIT - used(step) - chance.uniform(0, 4 * 2**20))
-        approach.take(step, left)
+        approach.add(step, left)
         step += chance.randint(1, 8)
     said = approach.steps_left(left)
     assert said is not None
@@ -33,5 +33,5 @@ def test_memory_that_does_not_fall_has_no_end() -> None:
     approach = Approach()
     assert approach.steps_left(LIMIT) is None
     for step in range(1, 200):
-        approach.take(step, LIMIT - step % 7)
+        approach.add(step, LIMIT - step % 7)
     assert approach.steps_left(LIMIT) is None

@@ -63,9 +63,9 @@ def judged(held_kib: float, forward_kib: float, full_at: int = 10_000, steps: in
     detector, rows = LeakDetector(on_cpu=True), list[LeakRow]()
     for step in range(1, steps + 1):
         held = GIB + int(min(step, full_at) * held_kib * KIB)
-        detector.take([a_row(step, held, rss=2 * GIB + held)])
+        detector.add_steps([a_row(step, held, rss=2 * GIB + held)])
         forward = 168 * KIB + int(step * forward_kib * KIB)
-        detector.take_host(step, None, 0, forward_end_bytes=(forward,))
+        detector.add_host(step, None, 0, forward_end_bytes=(forward,))
         if step % 10 == 0:
             rows = detector.judge(step * 100_000_000)
     return next(row for row in rows if row.series == LeakSeries.ALLOCATED)
@@ -85,9 +85,9 @@ def test_the_holes_that_growing_inputs_leave_are_watched_too() -> None:
     def verdict(forward_kib: float) -> LeakVerdict:
         detector, rows = LeakDetector(on_cpu=True), list[LeakRow]()
         for step in range(1, 401):
-            detector.take([a_row(step, GIB, rss=2 * GIB + int(step * 46 * KIB))])
+            detector.add_steps([a_row(step, GIB, rss=2 * GIB + int(step * 46 * KIB))])
             forward = 168 * KIB + int(step * forward_kib * KIB)
-            detector.take_host(step, None, 0, forward_end_bytes=(forward,))
+            detector.add_host(step, None, 0, forward_end_bytes=(forward,))
             if step % 10 == 0:
                 rows = detector.judge(step * 100_000_000)
         return LeakVerdict(next(row.verdict for row in rows if row.series == LeakSeries.HOST))

@@ -21,15 +21,15 @@ def unread(step: int) -> StepRow:
 def on_cpu(cap_left: int | None, rss_slope: int, heap_free: int = 0) -> Headroom:
     headroom = Headroom(on_cpu=True)
     for step in range(1, STEPS + 1):
-        headroom.take(a_row(step, rss=GIB + step * rss_slope))
-        headroom.take_heap(step, heap_free, cap_left)
+        headroom.add_step(a_row(step, rss=GIB + step * rss_slope))
+        headroom.add_heap(step, heap_free, cap_left)
     return headroom
 
 
 def test_a_step_without_a_reading_does_not_make_the_limit_of_a_gpu_forgotten() -> None:
     headroom = Headroom(on_cpu=False)
-    headroom.take(a_row(1, allocated=GIB, reserved=2 * GIB))
-    headroom.take(unread(2))
+    headroom.add_step(a_row(1, allocated=GIB, reserved=2 * GIB))
+    headroom.add_step(unread(2))
     assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, Limits(10 * GIB, 900 * GIB)) == 8 * GIB // MIB
 
 
@@ -43,8 +43,8 @@ def segments(step: int, active: int, split: int, reserved: int, passing: int = 0
 
 def test_segments_that_the_allocator_can_return_are_left_to_a_leak_less_what_a_step_needs() -> None:
     headroom = Headroom(on_cpu=False)
-    headroom.take(segments(1, active=GIB, split=GIB, reserved=8 * GIB, passing=2 * GIB))
-    headroom.take(segments(2, active=GIB, split=GIB, reserved=8 * GIB, passing=GIB))
+    headroom.add_step(segments(1, active=GIB, split=GIB, reserved=8 * GIB, passing=2 * GIB))
+    headroom.add_step(segments(2, active=GIB, split=GIB, reserved=8 * GIB, passing=GIB))
     limits = Limits(10 * GIB, 900 * GIB)
     assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, limits) == (2 + 4) * GIB // MIB
 
@@ -53,7 +53,7 @@ def test_a_leak_that_pins_twice_what_it_takes_runs_out_in_half_the_time() -> Non
     headroom = Headroom(on_cpu=False)
     for step in range(1, STEPS + 1):
         active, split = GIB + step * MIB, step * MIB
-        headroom.take(segments(step, active=active, split=split, reserved=active + split))
+        headroom.add_step(segments(step, active=active, split=split, reserved=active + split))
     limits = Limits(GIB + 2 * STEPS * MIB + 300 * MIB)
     assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, limits) == 150
 
@@ -61,7 +61,7 @@ def test_a_leak_that_pins_twice_what_it_takes_runs_out_in_half_the_time() -> Non
 @pytest.mark.parametrize("series", [LeakSeries.ALLOCATED, LeakSeries.HOST])
 def test_on_the_cpu_every_leak_of_the_process_runs_into_the_cap(series: LeakSeries) -> None:
     headroom = on_cpu(300 * MIB, rss_slope=MIB)
-    headroom.take(unread(STEPS + 1))
+    headroom.add_step(unread(STEPS + 1))
     assert headroom.steps_left(series, LEAK, Limits(300 * MIB, 20 * GIB)) == 300
 
 
@@ -81,21 +81,21 @@ def test_holes_cannot_serve_their_own_growth() -> None:
 
 def test_beside_holes_the_next_step_needs_room_for_its_peak() -> None:
     headroom = on_cpu(300 * MIB, rss_slope=MIB)
-    headroom.take(a_row(STEPS + 1, rss=GIB + STEPS * MIB)._replace(peak_allocated_bytes=GIB + 200 * MIB))
+    headroom.add_step(a_row(STEPS + 1, rss=GIB + STEPS * MIB)._replace(peak_allocated_bytes=GIB + 200 * MIB))
     assert headroom.steps_left(LeakSeries.FRAGMENTATION, LEAK, Limits(None, 20 * GIB)) == 100
 
 
 def test_of_holes_no_time_is_stated_where_the_process_does_not_grow_or_no_peak_is_known() -> None:
     flat, unknown = on_cpu(300 * MIB, rss_slope=0), on_cpu(300 * MIB, rss_slope=MIB)
-    unknown.take(unread(STEPS + 1))
+    unknown.add_step(unread(STEPS + 1))
     for headroom in (flat, unknown):
         assert headroom.steps_left(LeakSeries.FRAGMENTATION, LEAK, Limits(None, 20 * GIB)) is None
 
 
 def test_what_counts_is_the_least_that_was_left_within_a_second() -> None:
     headroom = on_cpu(300 * MIB, rss_slope=MIB)
-    headroom.take_heap(1, 0, 120 * MIB)
-    headroom.take_heap(1, 0, 300 * MIB)
+    headroom.add_heap(1, 0, 120 * MIB)
+    headroom.add_heap(1, 0, 300 * MIB)
     assert headroom.steps_left(LeakSeries.HOST, LEAK, Limits(None, 20 * GIB)) == 120
 
 
@@ -114,7 +114,7 @@ def test_a_rate_that_is_hardly_known_states_no_steps() -> None:
 
 def test_a_limit_that_the_script_has_removed_counts_no_more() -> None:
     headroom = on_cpu(300 * MIB, rss_slope=MIB)
-    headroom.take_heap(1, 0, None)
+    headroom.add_heap(1, 0, None)
     assert headroom.steps_left(LeakSeries.HOST, LEAK, Limits(None, 2 * GIB)) == 2048
 
 
@@ -130,7 +130,7 @@ def test_what_lies_outside_the_cap_has_the_machine(is_cpu: bool, series: LeakSer
 
 def test_what_others_take_of_a_gpu_is_not_left_to_the_run() -> None:
     headroom = Headroom(on_cpu=False)
-    headroom.take(a_row(1, allocated=2 * GIB, reserved=2 * GIB))
+    headroom.add_step(a_row(1, allocated=2 * GIB, reserved=2 * GIB))
     limits = Limits(80 * GIB, None, device_free_bytes=GIB)
     assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, limits) == 1024
 

@@ -79,7 +79,7 @@ def test_the_leak_detector_calls_it_for_as_long_as_the_leak_lasts() -> None:
         hunt_result=lambda: NOTHING,
     )
     for step in range(1, 401):
-        readings.take([a_row(step, GIB + step * MIB, 2 * GIB + step * MIB)])
+        readings.add_rows([a_row(step, GIB + step * MIB, 2 * GIB + step * MIB)])
         clock.s = step * 5.0
         if step % 10 == 0:
             watch.judge()

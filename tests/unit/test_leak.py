@@ -24,8 +24,8 @@ def verdicts(
     """The verdicts after all rows, judged every tenth of them."""
     detector, result = LeakDetector(on_cpu=on_cpu), list[LeakRow]()
     for row in rows:
-        detector.take([row], LIMITS)
-        detector.take_host(row.step, workers(row.step), heap_free(row.step))
+        detector.add_steps([row], LIMITS)
+        detector.add_host(row.step, workers(row.step), heap_free(row.step))
         if row.step % 10 == 0:
             result = detector.judge(row.t_ns, LIMITS)
     return {row.series: row for row in result}
@@ -180,7 +180,7 @@ def test_without_workers_nothing_is_said_about_them() -> None:
 
 def test_nothing_is_judged_while_the_first_steps_are_under_way() -> None:
     detector = LeakDetector(on_cpu=False)
-    detector.take([a_row(1)])
+    detector.add_steps([a_row(1)])
     assert [row.verdict for row in detector.judge(0)] == [LeakVerdict.WARM_UP]
 
 
@@ -247,7 +247,7 @@ def first_call(rows: Iterable[StepRow]) -> int | None:
     """The step at which anything is first called a leak, judged every tenth step."""
     detector = LeakDetector(on_cpu=False)
     for row in rows:
-        detector.take([row], LIMITS)
+        detector.add_steps([row], LIMITS)
         if row.step % 10 == 0 and any(one.verdict == LeakVerdict.LEAK for one in detector.judge(0, LIMITS)):
             return row.step
     return None

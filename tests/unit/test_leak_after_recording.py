@@ -43,7 +43,7 @@ def warnings(objects_from: int) -> list[str]:
         kept = GIB + step * 77 * KIB
         outside = max(0, step - objects_from) * 210 * KIB + chance.randrange(16 * 2**20)
         row = a_row(step, kept, rss=kept + GIB + outside)
-        readings.take([row._replace(flags=int(StepFlag.PROFILED)) if step in HUNTED else row])
+        readings.add_rows([row._replace(flags=int(StepFlag.PROFILED)) if step in HUNTED else row])
         watch.check()
     return list(dict.fromkeys(event.label for event in events))
 

@@ -28,10 +28,10 @@ def judged(
         since = step - CAPPED_STEP
         outside = BEFORE if since < 0 else resident(since)
         row = a_row(step, LIVE, rss=LIVE + outside)._replace(settings_version=1 if since < 0 else 2)
-        detector.take([row], LIMITS)
+        detector.add_steps([row], LIMITS)
         size = None if since < 0 else data(since)
         left = None if size is None else 500 * MIB - size
-        detector.take_host(step, None, 110 * MIB, left, size)
+        detector.add_host(step, None, 110 * MIB, left, size)
         if step % 10 == 0:
             result += [one for one in detector.judge(row.t_ns, LIMITS) if one.series == LeakSeries.HOST]
     return result

@@ -76,7 +76,7 @@ class Bench:
             row = row._replace(settings_version=self.settings_version)
             if self.step % self._steps_per_reading != 1 % self._steps_per_reading:
                 row = row._replace(allocated_bytes=None, peak_allocated_bytes=None)
-            self.readings.take([row])
+            self.readings.add_rows([row])
             if self.step % 10 == 0:
                 self.watch.judge()
 

@@ -18,8 +18,8 @@ def judged(holes: Callable[[int], int], objects: Callable[[int], int]) -> list[l
     detector, result = LeakDetector(on_cpu=True), list[list[LeakRow]]()
     for step in range(1, STEPS + 1):
         row = a_row(step, LIVE, rss=LIVE + 380 * MIB + holes(step) + objects(step))
-        detector.take([row._replace(peak_allocated_bytes=LIVE + NEEDED)], LIMITS)
-        detector.take_host(step, None, 5 * MIB + holes(step))
+        detector.add_steps([row._replace(peak_allocated_bytes=LIVE + NEEDED)], LIMITS)
+        detector.add_host(step, None, 5 * MIB + holes(step))
         if step % 8 == 0:
             result.append(detector.judge(row.t_ns, LIMITS))
     return result

@@ -23,13 +23,13 @@ def judged(
 ) -> LeakRow:
     """The verdict on live memory that grows by 1 MiB per step, under a limit of 10 GiB."""
     detector, limits, rows = LeakDetector(on_cpu=on_cpu), Limits(10 * GIB, 20 * GIB), list[LeakRow]()
-    detector.take_copy(STEPS, copied_bytes)
+    detector.set_copy(STEPS, copied_bytes)
     for step in range(1, STEPS + 1):
         held = GIB + step * MIB
         row = a_row(step, held, held + 100 * MIB, held)
-        detector.take([row._replace(peak_allocated_bytes=held + transient(step))], limits)
+        detector.add_steps([row._replace(peak_allocated_bytes=held + transient(step))], limits)
         ends = () if forward_end is None else (forward_end(step),)
-        detector.take_host(step, None, 0, left(step) if on_cpu else None, None, ends)
+        detector.add_host(step, None, 0, left(step) if on_cpu else None, None, ends)
         if step % 10 == 0:
             rows = detector.judge(row.t_ns, limits)
     return next(row for row in rows if row.series == LeakSeries.ALLOCATED)
@@ -76,8 +76,8 @@ def test_a_copy_that_a_hunt_has_found_counts_where_no_peak_was_caught() -> None:
 def test_a_copy_needs_its_size_now_and_twice_the_growth() -> None:
     headroom = Headroom(on_cpu=True)
     for step in range(1, 201):
-        headroom.take(a_row(step, rss=GIB + step * MIB))
-        headroom.take_heap(1, 0, 300 * MIB)
+        headroom.add_step(a_row(step, rss=GIB + step * MIB))
+        headroom.add_heap(1, 0, 300 * MIB)
     limits = Limits(None, 20 * GIB)
     assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, limits, Copy(100 * MIB, MIB)) == 100
 
@@ -85,7 +85,7 @@ def test_a_copy_needs_its_size_now_and_twice_the_growth() -> None:
 def test_readings_from_the_middle_of_copies_do_not_count_the_copy_twice() -> None:
     headroom, held = Headroom(on_cpu=True), 400 * MIB
     for step in range(1, 201):
-        headroom.take(a_row(step, held, rss=GIB + step * MIB))
-        headroom.take_heap(1, 0, 200 * MIB, data_bytes=-(200 + 500) * MIB)  # 100 MiB are a copy.
+        headroom.add_step(a_row(step, held, rss=GIB + step * MIB))
+        headroom.add_heap(1, 0, 200 * MIB, data_bytes=-(200 + 500) * MIB)  # 100 MiB are a copy.
     limits = Limits(None, 20 * GIB)
     assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, limits, Copy(100 * MIB, MIB)) == 100

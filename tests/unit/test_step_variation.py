@@ -26,8 +26,8 @@ def variation(
 ) -> StepVariation:
     result = StepVariation()
     for step, (peak, batch) in enumerate(zip(sampled_kib, batches, strict=False), 6):
-        result.take(a_row(step)._replace(samples=batch, tokens=None), peak * KIB)
-    result.take_forward_ends([end * KIB for end in forward_ends_kib])
+        result.add_step(a_row(step)._replace(samples=batch, tokens=None), peak * KIB)
+    result.set_forward_ends([end * KIB for end in forward_ends_kib])
     return result
 
 
@@ -63,8 +63,8 @@ def first_call(rows: Iterable[StepRow], forward_ends: Iterable[int]) -> int | No
     detector, known = LeakDetector(on_cpu=True), list[int]()
     for row, end in zip(rows, forward_ends, strict=False):
         known = [*known[-63:], end]
-        detector.take([row])
-        detector.take_host(row.step, None, 0, forward_end_bytes=known)
+        detector.add_steps([row])
+        detector.add_host(row.step, None, 0, forward_end_bytes=known)
         if row.step % 5 == 0 and any(one.verdict == LeakVerdict.LEAK for one in detector.judge(row.t_ns)):
             return row.step
     return None

@@ -22,7 +22,7 @@ class Approach:
         """Discard all readings."""
         self._history = History()
 
-    def take(self, step: int, left_bytes: int) -> None:
+    def add(self, step: int, left_bytes: int) -> None:
         """Add what is left; steps that are not newer are ignored."""
         if not self._history.samples or step > self._history.last_step:
             self._history.add(step, left_bytes)

@@ -86,7 +86,7 @@ class LeakDetector:
         self._recorded_step = 0
         self._before_recording: Judgment | None = None
 
-    def take(self, rows: Iterable[StepRow], limits: Limits = NO_LIMITS) -> None:
+    def add_steps(self, rows: Iterable[StepRow], limits: Limits = NO_LIMITS) -> None:
         """Add readings in the order of their steps. Flagged steps are excluded; a change of settings restarts
         the detection, since it may change the baseline."""
         for row in rows:
@@ -107,12 +107,12 @@ class LeakDetector:
                 self._recorded_step = row.step
                 self._judges[LeakSeries.HOST].restart()
                 self._process.restart()
-            self._headroom.take(row)
+            self._headroom.add_step(row)
             # On the CPU peaks are sampled: without a sample a short step's peak is its allocated memory.
             transient = _less(row.peak_allocated_bytes, row.allocated_bytes)
-            self._variation.take(row, transient)
+            self._variation.add_step(row, transient)
             if transient:
-                self._needs.take(row.step, transient)
+                self._needs.add_peak(row.step, transient)
             allocated, reserved, rss = row.allocated_bytes, row.reserved_bytes, row.rss_bytes
             self._add(LeakSeries.ALLOCATED, row.step, allocated)
             if self._on_cpu:
@@ -120,13 +120,13 @@ class LeakDetector:
                 self._is_heap_measured = self._is_heap_measured or allocated is not None
                 outside = _less(rss, allocated) if self._is_heap_measured else rss
                 self._add(LeakSeries.HOST, row.step, outside)
-                self._refill.take(outside)
+                self._refill.add_resident(outside)
             else:
                 self._add(LeakSeries.HOST, row.step, rss)
                 if reserved is not None and reserved < AT_LIMIT * (limits.device_bytes or float("inf")):
                     self._add(LeakSeries.FRAGMENTATION, row.step, _less(reserved, allocated))
 
-    def take_host(
+    def add_host(
         self,
         step: int,
         workers_rss_bytes: int | None,
@@ -136,7 +136,7 @@ class LeakDetector:
         forward_end_bytes: Sequence[int] = (),
     ) -> None:
         """Add the RSS of the loader's workers and, on the CPU, free memory in the heap and under a cap, the
-        data outside live objects under a cap (see `Refill.take_data`), and the transient memory of the newest
+        data outside live objects under a cap (see `Refill.add_data`), and the transient memory of the newest
         steps at the ends of their phases."""
         if not self._is_settled or step <= self._host_step:
             return
@@ -144,17 +144,17 @@ class LeakDetector:
         self._add(LeakSeries.WORKERS, step, workers_rss_bytes)
         if heap_free_bytes is None:  # On a GPU, or not read this time.
             return
-        self._headroom.take_heap(step, heap_free_bytes, cap_left_bytes, data_bytes)
-        self._variation.take_forward_ends(forward_end_bytes)
+        self._headroom.add_heap(step, heap_free_bytes, cap_left_bytes, data_bytes)
+        self._variation.set_forward_ends(forward_end_bytes)
         if forward_end_bytes:
-            self._needs.take_forward_end(step, forward_end_bytes[-1])
+            self._needs.add_forward_end(step, forward_end_bytes[-1])
         if self._on_cpu:
             self._add(LeakSeries.FRAGMENTATION, step, heap_free_bytes)
-            self._refill.take_data(step, data_bytes)
+            self._refill.add_data(step, data_bytes)
 
-    def take_copy(self, step: int, copied_bytes: int) -> None:
+    def set_copy(self, step: int, copied_bytes: int) -> None:
         """Set the size, after `step`, of a tensor that steps replace by larger ones; 0: there is none."""
-        self._needs.take_copy(step, copied_bytes)
+        self._needs.set_copy(step, copied_bytes)
 
     def judge(self, t_ns: int, limits: Limits = NO_LIMITS) -> list[LeakRow]:
         """Return the verdict on every series with readings, the most specific first."""

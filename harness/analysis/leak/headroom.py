@@ -78,7 +78,7 @@ class Headroom:
         """Discard all readings: the baseline and the limit may have changed."""
         Headroom.__init__(self, on_cpu=self._on_cpu)
 
-    def take(self, row: StepRow) -> None:
+    def add_step(self, row: StepRow) -> None:
         """Add the row of a steady-state step."""
         self._has_peak = row.peak_allocated_bytes is not None
         if row.allocated_bytes is not None:
@@ -93,7 +93,7 @@ class Headroom:
             self._pinned_bytes = pinned_bytes(row) or row.reserved_bytes
             self._counted.add(row.step, self._pinned_bytes)
 
-    def take_heap(
+    def add_heap(
         self,
         step: int,
         heap_free_bytes: int | None,
@@ -107,7 +107,7 @@ class Headroom:
             self._heap_free.append(heap_free_bytes)
         if cap_left_bytes is not None:
             self._cap_left.append(cap_left_bytes)
-            self._approach.take(step, cap_left_bytes)
+            self._approach.add(step, cap_left_bytes)
         elif heap_free_bytes is not None:
             # The script has removed the limit.
             self._cap_left.clear()

@@ -35,16 +35,16 @@ class StepNeeds:
         self._peaks.restart()
         self._forward.restart()
 
-    def take(self, step: int, transient_bytes: int) -> None:
+    def add_peak(self, step: int, transient_bytes: int) -> None:
         """Add the peak of a step above its end."""
         self._peaks.add(step, transient_bytes)
 
-    def take_forward_end(self, step: int, forward_end_bytes: int) -> None:
+    def add_forward_end(self, step: int, forward_end_bytes: int) -> None:
         """Add the memory at the end of a forward pass, relative to that at the end of its step."""
         self._forward.add(step, forward_end_bytes)
         self._newest_forward_bytes = forward_end_bytes
 
-    def take_copy(self, step: int, copied_bytes: int) -> None:
+    def set_copy(self, step: int, copied_bytes: int) -> None:
         """Set the size, after `step`, of a tensor that steps replace by larger ones; 0: there is none."""
         self._copied_step, self._copied_bytes = step, copied_bytes
 

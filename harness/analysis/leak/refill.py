@@ -29,12 +29,12 @@ class Refill:
         levels = (level for level in (self._earlier_bytes, self._resident_bytes) if level is not None)
         self._earlier_bytes = max(levels, default=None)
 
-    def take(self, resident_bytes: int | None) -> None:
+    def add_resident(self, resident_bytes: int | None) -> None:
         """Add the resident memory outside live objects."""
         if resident_bytes is not None:
             self._resident_bytes = resident_bytes
 
-    def take_data(self, step: int, data_bytes: int | None) -> None:
+    def add_data(self, step: int, data_bytes: int | None) -> None:
         """Add the data outside live objects, resident or not, up to a constant; None without a cap."""
         self._data.add(step, data_bytes)
 

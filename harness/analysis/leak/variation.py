@@ -31,7 +31,7 @@ class StepVariation:
         self._batches: deque[int] = deque(maxlen=_STEPS)
         self._forward_ends: Sequence[int] = ()
 
-    def take(self, row: StepRow, transient_bytes: int | None) -> None:
+    def add_step(self, row: StepRow, transient_bytes: int | None) -> None:
         """Add a step with a reading and the peak of its memory above its end; None or 0 if no peak was
         caught."""
         if transient_bytes:
@@ -39,7 +39,7 @@ class StepVariation:
         if batch := row.tokens or row.samples:
             self._batches.append(batch)
 
-    def take_forward_ends(self, forward_end_bytes: Sequence[int]) -> None:
+    def set_forward_ends(self, forward_end_bytes: Sequence[int]) -> None:
         """Set the memory at the ends of the newest forward passes, each relative to that at the end of its
         step; empty if unknown."""
         self._forward_ends = forward_end_bytes

@@ -81,7 +81,7 @@ class Readings:
         self.is_behind = is_behind
         self.outages = 0
 
-    def take(self, rows: Iterable[StepRow]) -> None:
+    def add_rows(self, rows: Iterable[StepRow]) -> None:
         """Add the readings in `rows`. Called on the writer's thread."""
         is_behind = self.is_behind()
         self.outages += is_behind and not self._was_behind
@@ -137,7 +137,7 @@ class LeakWatch:
         """Read the host and, every few readings, judge. A job of the sampler."""
         if self._readings.is_behind():
             return
-        self._detector.take_host(self._last_step(), *self._read_host())
+        self._detector.add_host(self._last_step(), *self._read_host())
         self._host_reads += 1
         is_early = self._host_reads <= EARLY_READS
         if self._host_reads % (EARLY_READS_PER_JUDGMENT if is_early else READS_PER_JUDGMENT) == 0:
@@ -151,9 +151,9 @@ class LeakWatch:
         if outages != self._outages:
             self._outages, self._interrupted_version = outages, self._detector.settings_version
             self._detector.restart()
-        self._detector.take(rows, limits)
+        self._detector.add_steps(rows, limits)
         if (result := self._hunt_result()) is not None:
-            self._detector.take_copy(result.step, result.copied_bytes)
+            self._detector.set_copy(result.step, result.copied_bytes)
         return [self._with_hunt(row) for row in self._detector.judge(self._clock_ns(), limits)]
 
     def _with_hunt(self, row: LeakRow) -> LeakRow:
