@@ -30,14 +30,14 @@ class TracedBlock(TrackedBlock):
     died_us: int | None
 
 
-def births(snapshot: Mapping[str, Any], device: int, since_us: int = 0) -> list[TracedBlock]:
+def traced_blocks(snapshot: Mapping[str, Any], device: int, since_us: int = 0) -> list[TracedBlock]:
     """Return every block that is live at the end or in the trace since `since_us`, in no order.
 
     A block that is older than the trace is `born` at 0; an event's moment is its position in the trace from
     1. Raises SnapshotFormatError when the structure is invalid.
     """
     try:
-        return _births(snapshot, device, since_us)
+        return _traced_blocks(snapshot, device, since_us)
     except KeyError as error:
         raise SnapshotFormatError(
             f"This is no memory snapshot of PyTorch: a part of it has no {str(error)[:80]}."
@@ -90,9 +90,9 @@ def number(value: object) -> int:
     return value
 
 
-def _births(snapshot: Mapping[str, Any], device: int, since_us: int) -> list[TracedBlock]:
+def _traced_blocks(snapshot: Mapping[str, Any], device: int, since_us: int) -> list[TracedBlock]:
     stacks = _Stacks()
-    alive = {birth.address: birth for birth in _alive(snapshot, device, stacks)}
+    alive = {block.address: block for block in _alive(snapshot, device, stacks)}
     traces = _items(snapshot, "device_traces", optional=True)
     trace = traces[device] if device < len(traces) else []
     blocks = list(alive.values())
@@ -102,15 +102,15 @@ def _births(snapshot: Mapping[str, Any], device: int, since_us: int) -> list[Tra
             break
         match entry["action"]:
             case "alloc":
-                birth = alive.pop(number(entry["addr"]), None)
-                if birth is not None:
-                    birth.born, birth.born_us = place, _time(entry)
-                    birth.stack = stacks.of(entry.get("frames", ())) or birth.stack
+                block = alive.pop(number(entry["addr"]), None)
+                if block is not None:
+                    block.born, block.born_us = place, _time(entry)
+                    block.stack = stacks.of(entry.get("frames", ())) or block.stack
             case "free_requested":
-                birth = _birth(number(entry["addr"]), -(-number(entry["size"]) // _ROUND) * _ROUND, ())
-                birth.died, birth.died_us = place, _time(entry)
-                alive[birth.address] = birth
-                blocks.append(birth)
+                block = _new_block(number(entry["addr"]), -(-number(entry["size"]) // _ROUND) * _ROUND, ())
+                block.died, block.died_us = place, _time(entry)
+                alive[block.address] = block
+                blocks.append(block)
     return blocks
 
 
@@ -123,17 +123,19 @@ def _alive(snapshot: Mapping[str, Any], device: int, stacks: "_Stacks") -> Itera
         for block in segment["blocks"]:
             size = number(block["size"])
             if block["state"] == _ALLOCATED:
-                yield _birth(number(block.get("address", address)), size, stacks.of(block.get("frames", ())))
+                yield _new_block(
+                    number(block.get("address", address)), size, stacks.of(block.get("frames", ()))
+                )
             address += size
             count += 1
             if count > _MOST:
                 raise SnapshotFormatError(f"This snapshot has more than {_MOST:,} blocks; it is not read.")
 
 
-def _birth(address: int, size_bytes: int, stack: Frames) -> TracedBlock:
-    birth = TracedBlock(size_bytes, address, born=0, stack=stack)
-    birth.born_us = birth.died_us = None
-    return birth
+def _new_block(address: int, size_bytes: int, stack: Frames) -> TracedBlock:
+    block = TracedBlock(size_bytes, address, born=0, stack=stack)
+    block.born_us = block.died_us = None
+    return block
 
 
 def _time(entry: Mapping[str, Any]) -> int | None:

@@ -12,15 +12,20 @@ from torch import Tensor, nn
 from harness.records.memory import MemoryCategory
 from harness.records.run import Phase
 from harness.tracking import frames
-from harness.tracking.allocator_trace import TracedBlock
-from harness.tracking.allocator_trace import births as births_of
+from harness.tracking.allocator_trace import TracedBlock, traced_blocks
 from harness.tracking.blocks import LiveBlock, Owner, TrackingResult
 from harness.tracking.modules import ModuleTrail
 from harness.tracking.owners import OwnedTensor, address_of, other_tensors, parts_of, without_wrappers
 from harness.tracking.replaced import ReplacedBlocks, without_replaced
 from harness.tracking.snapshot_file import without_folders
 from harness.tracking.traces import MOST_ENTRIES
-from harness.tracking.tracked_blocks import alive_at, high_water_mark, most_saved, retained_blocks, to_block
+from harness.tracking.tracked_blocks import (
+    alive_at,
+    high_water_mark,
+    most_saved,
+    retained_blocks,
+    to_live_block,
+)
 
 _MOST_CLAIMS = 1_000_000
 # More blocks of that size are tensors: a process has a workspace of cuBLAS for each thread and stream that
@@ -217,22 +222,22 @@ class HistoryTracker:
         self._history.keep()
         if self._trail is not None:
             self._trail.stop()
-        births = births_of(raw, self._device_index, self._since_us)
-        self._describe_all(births)
-        moment, _ = high_water_mark(births)
-        live = [to_block(birth) for birth in alive_at(births, moment)]
+        blocks = traced_blocks(raw, self._device_index, self._since_us)
+        self._describe_all(blocks)
+        moment, _ = high_water_mark(blocks)
+        live = [to_live_block(block) for block in alive_at(blocks, moment)]
         levels = ReplacedBlocks()
         for end_us in self._ends_us:
-            levels.end_step(birth for birth in births if _is_live_at(birth, end_us))
+            levels.end_step(block for block in blocks if _is_live_at(block, end_us))
         replaced = levels.find()
-        retained = without_replaced(map(to_block, retained_blocks(births, self._step)), replaced)
+        retained = without_replaced(map(to_live_block, retained_blocks(blocks, self._step)), replaced)
         full = any(len(trace) >= MOST_ENTRIES for trace in raw.get("device_traces", []))
         note = f"Only the last {MOST_ENTRIES:,} events were recorded." if full else ""
         self._is_tracking = False
         followed = TrackingResult(
             live,
             retained,
-            most_saved(self._forwards(births)),
+            most_saved(self._forwards(blocks)),
             without_folders(raw),
             note,
             replaced=replaced,
@@ -242,17 +247,17 @@ class HistoryTracker:
 
     def live(self) -> list[LiveBlock]:
         """Return the live blocks. Slow: it reads the allocator's whole state."""
-        births = births_of(self._history.snapshot(), self._device_index)
-        self._describe_all(births)
-        return [to_block(birth) for birth in births if birth.died is None]
+        blocks = traced_blocks(self._history.snapshot(), self._device_index)
+        self._describe_all(blocks)
+        return [to_live_block(block) for block in blocks if block.died is None]
 
     def site_of(self, tensor: Tensor) -> str | None:
         """Return the allocation site of a tensor; None if its block is older than the tracking. As slow as
         `live`."""
         addresses = {address_of(part) for part in parts_of(tensor)}
-        for birth in births_of(self._history.snapshot(), self._device_index):
-            if birth.address in addresses and birth.died is None and birth.stack:
-                return frames.site(birth.stack)
+        for block in traced_blocks(self._history.snapshot(), self._device_index):
+            if block.address in addresses and block.died is None and block.stack:
+                return frames.site(block.stack)
         return None
 
     def stop(self) -> None:
@@ -281,41 +286,41 @@ class HistoryTracker:
                 self._count += 1
                 self._owners.setdefault(address, []).append((time_us, owner))
 
-    def _describe_all(self, births: Sequence[TracedBlock]) -> None:
-        for birth in births:
-            self._describe(birth)
+    def _describe_all(self, blocks: Sequence[TracedBlock]) -> None:
+        for block in blocks:
+            self._describe(block)
         size = self._workspace_bytes
-        alike = [b for b in births if b.size_bytes == size and b.owner is None and _is_older(b)]
+        alike = [b for b in blocks if b.size_bytes == size and b.owner is None and _is_older(b)]
         if 0 < len(alike) <= _MOST_WORKSPACES:
             tensors = {address_of(one.tensor) for one in other_tensors("cuda", set())}
-            for birth in alike:
-                if birth.address not in tensors:
-                    birth.owner = _WORKSPACE
+            for block in alike:
+                if block.address not in tensors:
+                    block.owner = _WORKSPACE
 
-    def _describe(self, birth: TracedBlock) -> None:
-        birth.owner = self._owner(birth)
-        if birth.born_us is None:
+    def _describe(self, block: TracedBlock) -> None:
+        block.owner = self._owner(block)
+        if block.born_us is None:
             return
-        mark = _at(self._marks, birth.born_us)
+        mark = _at(self._marks, block.born_us)
         if mark is None:
             return
-        birth.step, birth.phase = mark.step, mark.phase
+        block.step, block.phase = mark.step, mark.phase
         if mark.phase is None:
             return
-        died_us = birth.died_us
+        died_us = block.died_us
         ends_us = self._ends_us[mark.step - 1] if mark.step <= len(self._ends_us) else None
-        birth.outlived = died_us is None or (ends_us is not None and died_us > ends_us)
+        block.outlived = died_us is None or (ends_us is not None and died_us > ends_us)
         if mark.phase is Phase.FORWARD:
-            birth.saved = died_us is None or died_us > self._end_of(mark)
+            block.saved = died_us is None or died_us > self._end_of(mark)
         if mark.phase in (Phase.FORWARD, Phase.BACKWARD):
-            place = bisect_right(self._modules, birth.born_us, key=lambda change: change[0]) - 1
-            birth.module = self._modules[place][1] if place >= 0 else None
-            birth.is_inside = birth.module is not None
+            place = bisect_right(self._modules, block.born_us, key=lambda change: change[0]) - 1
+            block.module = self._modules[place][1] if place >= 0 else None
+            block.is_inside = block.module is not None
 
-    def _owner(self, birth: TracedBlock) -> Owner | None:
+    def _owner(self, block: TracedBlock) -> Owner | None:
         """Return the newest owner of the address during the block's lifetime."""
-        born_us, died_us, owner = birth.born_us or 0, birth.died_us, None
-        for time_us, claimed in self._owners.get(birth.address, ()):
+        born_us, died_us, owner = block.born_us or 0, block.died_us, None
+        for time_us, claimed in self._owners.get(block.address, ()):
             if born_us <= time_us and (died_us is None or time_us < died_us):
                 owner = claimed
         return owner
@@ -324,13 +329,13 @@ class HistoryTracker:
         place = bisect_right(self._marks, mark.time_us, key=lambda other: other.time_us)
         return self._marks[place].time_us if place < len(self._marks) else mark.time_us
 
-    def _forwards(self, births: Iterable[TracedBlock]) -> Iterable[list[TracedBlock]]:
+    def _forwards(self, blocks: Iterable[TracedBlock]) -> Iterable[list[TracedBlock]]:
         """Return the blocks of each forward pass, in the order of the passes."""
         passes: dict[int, list[TracedBlock]] = {}
-        for birth in births:
-            if birth.phase is Phase.FORWARD and birth.born_us is not None:
-                mark = _at(self._marks, birth.born_us)
-                passes.setdefault(0 if mark is None else mark.time_us, []).append(birth)
+        for block in blocks:
+            if block.phase is Phase.FORWARD and block.born_us is not None:
+                mark = _at(self._marks, block.born_us)
+                passes.setdefault(0 if mark is None else mark.time_us, []).append(block)
         return passes.values()
 
 
@@ -339,11 +344,11 @@ def _at(marks: list[_Mark], time_us: int) -> _Mark | None:
     return marks[place] if place >= 0 else None
 
 
-def _is_older(birth: TracedBlock) -> bool:
+def _is_older(block: TracedBlock) -> bool:
     """Return whether a live block is older than the tracking."""
-    return birth.died is None and birth.born_us is None and not birth.stack
+    return block.died is None and block.born_us is None and not block.stack
 
 
-def _is_live_at(birth: TracedBlock, time_us: int) -> bool:
-    has_begun = birth.born_us is not None and birth.born_us <= time_us
-    return has_begun and (birth.died_us is None or birth.died_us > time_us)
+def _is_live_at(block: TracedBlock, time_us: int) -> bool:
+    has_begun = block.born_us is not None and block.born_us <= time_us
+    return has_begun and (block.died_us is None or block.died_us > time_us)

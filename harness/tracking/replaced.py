@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from harness.tracking.blocks import LiveBlock, ReplacedBlock
 from harness.tracking.frames import Frames
-from harness.tracking.tracked_blocks import TrackedBlock, is_owned_by_model, to_block
+from harness.tracking.tracked_blocks import TrackedBlock, is_owned_by_model, to_live_block
 
 # Where each step replaces the block it is one less than the tracked steps: inputs of random lengths do not
 # grow from each step to the next.
@@ -62,13 +62,13 @@ def _find_replaced(levels: list[_Level]) -> ReplacedBlock | None:
     if len({level.blocks for level in levels}) == 1:
         replaced = [(a.size_bytes, b.size_bytes) for a, b in pairwise(levels) if a.newest is not b.newest]
         if _are_larger(replaced):
-            return ReplacedBlock(to_block(last.newest), last.size_bytes - first.size_bytes)
+            return ReplacedBlock(to_live_block(last.newest), last.size_bytes - first.size_bytes)
     largest = [(a.largest, b.largest) for a, b in pairwise(levels) if a.largest is not b.largest]
     # One that is still live is retained, as in a list to which ever larger tensors are appended.
     is_retained = any(before.died is None for before, _ in largest)
     if is_retained or not _are_larger([(before.size_bytes, after.size_bytes) for before, after in largest]):
         return None
-    return ReplacedBlock(to_block(last.largest), last.largest.size_bytes - first.largest.size_bytes)
+    return ReplacedBlock(to_live_block(last.largest), last.largest.size_bytes - first.largest.size_bytes)
 
 
 def _are_larger(replaced: list[tuple[int, int]]) -> bool:

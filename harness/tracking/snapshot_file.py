@@ -11,16 +11,16 @@ from harness.files.regular import create_private, read_whole
 from harness.records.memory import AllocationRow
 from harness.tracking.allocator_trace import (
     SnapshotFormatError,
-    births,
     check,
     devices,
     event_count,
     reserved_bytes,
+    traced_blocks,
 )
 from harness.tracking.blocks import summarize as sum_up
 from harness.tracking.frames import shorten
 from harness.tracking.plain_pickle import MOST_BYTES, PickleError, load_plain
-from harness.tracking.tracked_blocks import alive_at, high_water_mark, to_block
+from harness.tracking.tracked_blocks import alive_at, high_water_mark, to_live_block
 
 # The largest snapshot that is written; memory_viz loads such a file in a few seconds.
 MOST_FILE_BYTES = 32 << 20
@@ -115,10 +115,10 @@ def summarize(path: Path) -> tuple[FileSummary, list[AllocationRow]]:
     try:
         snapshot = check(read)
         device = max(devices(snapshot), key=lambda d: reserved_bytes(snapshot, d), default=0)
-        blocks = births(snapshot, device)
+        blocks = traced_blocks(snapshot, device)
         moment, allocated = high_water_mark(blocks)
-        end_bytes = sum(birth.size_bytes for birth in blocks if birth.died is None)
-        summary = sum_up(0, [to_block(birth) for birth in alive_at(blocks, moment)], None)
+        end_bytes = sum(block.size_bytes for block in blocks if block.died is None)
+        summary = sum_up(0, [to_live_block(block) for block in alive_at(blocks, moment)], None)
         reserved = reserved_bytes(snapshot, device)
         file_summary = FileSummary(
             device, allocated, reserved, end_bytes, summary.sites, event_count(snapshot), size_bytes

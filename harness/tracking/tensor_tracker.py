@@ -25,7 +25,7 @@ from harness.tracking.tracked_blocks import (
     high_water_mark,
     most_saved,
     retained_blocks,
-    to_block,
+    to_live_block,
 )
 
 # The most live blocks that are tracked.
@@ -57,8 +57,8 @@ class TensorTracker:
         self._forget_steps()
 
     def _forget_steps(self) -> None:
-        self._births: list[TrackedBlock] = []
-        self._deaths: list[TrackedBlock] = []
+        self._new_blocks: list[TrackedBlock] = []
+        self._freed_blocks: list[TrackedBlock] = []
         self._peak_bytes = -1
         self._peak_blocks: list[LiveBlock] = []
         self._activations: dict[str, int] = {}
@@ -68,9 +68,9 @@ class TensorTracker:
         """Begin with the existing tensors and their owners."""
         self._trail.start()
         for tensor, owner in owned:
-            birth = self._watch.adopt(tensor)
-            if birth is not None and birth.owner is None:
-                birth.owner = owner
+            block = self._watch.adopt(tensor)
+            if block is not None and block.owner is None:
+                block.owner = owner
 
     def begin_window(self) -> None:
         """Start recording for `end_window`."""
@@ -81,8 +81,8 @@ class TensorTracker:
     def begin_step(self) -> None:
         """Begin a step."""
         self._step += 1
-        self._births.clear()
-        self._deaths.clear()
+        self._new_blocks.clear()
+        self._freed_blocks.clear()
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
@@ -90,7 +90,7 @@ class TensorTracker:
         self._phase = phase
         if phase is Phase.DATA_WAIT:
             self._trail.begin_pass()
-        first = len(self._births)
+        first = len(self._new_blocks)
         try:
             with nullcontext() if self._is_between else self._watch:
                 yield
@@ -115,36 +115,36 @@ class TensorTracker:
     def own(self, owned: Iterable[OwnedTensor]) -> None:
         """Set the owners of new tensors."""
         for tensor, owner in owned:
-            birth = self._watch.key_of(tensor)
-            if birth is None:
-                birth = self._watch.adopt(tensor)
-                if birth is None:
+            block = self._watch.key_of(tensor)
+            if block is None:
+                block = self._watch.adopt(tensor)
+                if block is None:
                     continue
-                birth.step = self._step
+                block.step = self._step
             is_input = owner.category is MemoryCategory.INPUTS
-            is_open = birth.owner is None or birth.owner.category is MemoryCategory.UNKNOWN
+            is_open = block.owner is None or block.owner.category is MemoryCategory.UNKNOWN
             # A tracked input has a better name: its allocation site.
-            if is_open and not (is_input and birth.phase is not None):
-                birth.owner = owner
+            if is_open and not (is_input and block.phase is not None):
+                block.owner = owner
 
     def end_step(self) -> None:
         """End a step, and record its high-water mark if it is the highest so far."""
-        births = [birth for birth in list(self._births) if birth.is_counted]
-        for birth in births:
-            birth.outlived = birth.died is None
-        every = list({id(b): b for b in (*self._live.values(), *self._deaths, *births)}.values())
+        blocks = [block for block in list(self._new_blocks) if block.is_counted]
+        for block in blocks:
+            block.outlived = block.died is None
+        every = list({id(b): b for b in (*self._live.values(), *self._freed_blocks, *blocks)}.values())
         if self._trace is not None:
             self._replaced.end_step(self._live.copy().values())
         moment, most_bytes = high_water_mark(every)
         if most_bytes > self._peak_bytes:
             self._peak_bytes = most_bytes
-            self._peak_blocks = [to_block(birth) for birth in alive_at(every, moment)]
+            self._peak_blocks = [to_live_block(block) for block in alive_at(every, moment)]
 
     def end_window(self) -> TrackingResult:
         """Return the result of the steps since `begin_window`."""
         live = list(self._live.values())
         replaced = self._replaced.find()
-        retained = without_replaced(map(to_block, retained_blocks(live, self._step)), replaced)
+        retained = without_replaced(map(to_live_block, retained_blocks(live, self._step)), replaced)
         raw = None if self._trace is None else self._trace.snapshot(live)
         note = (
             ""
@@ -161,12 +161,12 @@ class TensorTracker:
 
     def site_of(self, tensor: Tensor) -> str | None:
         """Return the allocation site of a tensor; None if it was not tracked."""
-        birth = self._watch.key_of(tensor)
-        return None if birth is None or not birth.stack else frames.site(birth.stack)
+        block = self._watch.key_of(tensor)
+        return None if block is None or not block.stack else frames.site(block.stack)
 
     def live(self) -> list[LiveBlock]:
         """Return the live blocks; from any thread."""
-        return [to_block(birth) for birth in list(self._live.values())]
+        return [to_live_block(block) for block in list(self._live.values())]
 
     def stop(self) -> None:
         """Stop tracking. Idempotent."""
@@ -180,38 +180,38 @@ class TensorTracker:
     def _born(self, storage: UntypedStorage, size_bytes: int, function: OpOverload | None) -> TrackedBlock:
         moment = next(self._moments)
         step = self._step if function is not None else 0
-        birth = TrackedBlock(size_bytes, 0, moment, step, None if function is None else self._phase)
+        block = TrackedBlock(size_bytes, 0, moment, step, None if function is None else self._phase)
         if len(self._live) >= self._most_live:
             self._missed += 1
-            birth.is_counted = False
-            return birth
-        self._live[id(birth)] = birth
-        self._guarded("tracking tensors", lambda: self._describe(birth, storage, function))
-        return birth
+            block.is_counted = False
+            return block
+        self._live[id(block)] = block
+        self._guarded("tracking tensors", lambda: self._describe(block, storage, function))
+        return block
 
-    def _describe(self, birth: TrackedBlock, storage: UntypedStorage, function: OpOverload | None) -> None:
-        birth.address = storage.data_ptr()
+    def _describe(self, block: TrackedBlock, storage: UntypedStorage, function: OpOverload | None) -> None:
+        block.address = storage.data_ptr()
         if function is None:
             return
-        birth.stack = self._stacks.read()
-        birth.module = self._trail.current()
-        birth.is_inside = self._trail.is_inside()
+        block.stack = self._stacks.read()
+        block.module = self._trail.current()
+        block.is_inside = self._trail.is_inside()
         if self._trace is not None:
-            self._births.append(birth)
-            self._trace.add(Action.ALLOC, birth.address, birth.size_bytes, birth.stack)
+            self._new_blocks.append(block)
+            self._trace.add(Action.ALLOC, block.address, block.size_bytes, block.stack)
 
-    def _died(self, birth: TrackedBlock) -> None:
-        birth.died = next(self._moments)
-        if not birth.is_counted:
+    def _died(self, block: TrackedBlock) -> None:
+        block.died = next(self._moments)
+        if not block.is_counted:
             return
-        self._live.pop(id(birth), None)
+        self._live.pop(id(block), None)
         if self._trace is not None:
-            self._deaths.append(birth)
-            self._trace.add(Action.FREE, birth.address, birth.size_bytes, birth.stack)
+            self._freed_blocks.append(block)
+            self._trace.add(Action.FREE, block.address, block.size_bytes, block.stack)
 
     def _forward_ended(self, first: int) -> None:
-        births = self._births[first:]
-        for birth in births:
-            birth.saved = birth.died is None
-        for path, size_bytes in most_saved([births]).items():
+        blocks = self._new_blocks[first:]
+        for block in blocks:
+            block.saved = block.died is None
+        for path, size_bytes in most_saved([blocks]).items():
             self._activations[path] = max(self._activations.get(path, 0), size_bytes)

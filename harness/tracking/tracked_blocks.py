@@ -43,13 +43,13 @@ class TrackedBlock:
     is_counted: bool = True
 
 
-def high_water_mark(births: Iterable[TrackedBlock]) -> tuple[int, int]:
+def high_water_mark(blocks: Iterable[TrackedBlock]) -> tuple[int, int]:
     """Return the moment with the most live bytes, and their number."""
     changes = []
-    for birth in births:
-        changes.append((birth.born, birth.size_bytes))
-        if birth.died is not None:
-            changes.append((birth.died, -birth.size_bytes))
+    for block in blocks:
+        changes.append((block.born, block.size_bytes))
+        if block.died is not None:
+            changes.append((block.died, -block.size_bytes))
     total = most = at = 0
     for moment, change in sorted(changes):
         total += change
@@ -58,57 +58,57 @@ def high_water_mark(births: Iterable[TrackedBlock]) -> tuple[int, int]:
     return at, most
 
 
-def alive_at(births: Iterable[TrackedBlock], moment: int) -> list[TrackedBlock]:
+def alive_at(blocks: Iterable[TrackedBlock], moment: int) -> list[TrackedBlock]:
     """Return the blocks that are live right after that moment."""
-    return [b for b in births if b.born <= moment and (b.died is None or b.died > moment)]
+    return [b for b in blocks if b.born <= moment and (b.died is None or b.died > moment)]
 
 
-def retained_blocks(births: Iterable[TrackedBlock], steps: int) -> list[TrackedBlock]:
+def retained_blocks(blocks: Iterable[TrackedBlock], steps: int) -> list[TrackedBlock]:
     """Return the live blocks from the tracked steps except the last two, without those of model and
     optimizer."""
-    return [b for b in births if b.died is None and 1 <= b.step <= steps - 2 and not is_owned_by_model(b)]
+    return [b for b in blocks if b.died is None and 1 <= b.step <= steps - 2 and not is_owned_by_model(b)]
 
 
-def is_owned_by_model(birth: TrackedBlock) -> bool:
+def is_owned_by_model(block: TrackedBlock) -> bool:
     """Return whether a block is of the model, its gradients or the optimizer."""
-    return birth.owner is not None and birth.owner.category in _MODELS
+    return block.owner is not None and block.owner.category in _MODELS
 
 
-def to_block(birth: TrackedBlock) -> LiveBlock:
+def to_live_block(block: TrackedBlock) -> LiveBlock:
     """Convert to a block of a snapshot."""
-    owner = birth.owner
+    owner = block.owner
     if owner is not None:  # The name is more useful than the line in a library.
-        return LiveBlock(birth.size_bytes, owner.category, owner.module, owner.name, "")
-    is_tracked = birth.stack or birth.phase is not None
-    site = frames.site(birth.stack) if is_tracked else OLDER_SITE
-    return LiveBlock(birth.size_bytes, category(birth), birth.module, site, frames.text(birth.stack))
+        return LiveBlock(block.size_bytes, owner.category, owner.module, owner.name, "")
+    is_tracked = block.stack or block.phase is not None
+    site = frames.site(block.stack) if is_tracked else OLDER_SITE
+    return LiveBlock(block.size_bytes, category(block), block.module, site, frames.text(block.stack))
 
 
-def category(birth: TrackedBlock) -> MemoryCategory:
+def category(block: TrackedBlock) -> MemoryCategory:
     """Classify a block without an owner by the phase of its allocation and its lifetime.
 
     A block that outlives its step is unknown. Recomputed tensors of a checkpointed block in the backward pass
     count as activations.
     """
-    if birth.phase is None:
+    if block.phase is None:
         return MemoryCategory.UNKNOWN
-    if birth.phase in _INPUT_PHASES:
+    if block.phase in _INPUT_PHASES:
         return MemoryCategory.INPUTS
-    if birth.outlived:
+    if block.outlived:
         return MemoryCategory.UNKNOWN
-    recomputed = birth.phase is Phase.BACKWARD and birth.is_inside
-    return MemoryCategory.ACTIVATIONS if birth.saved or recomputed else MemoryCategory.TEMPORARIES
+    recomputed = block.phase is Phase.BACKWARD and block.is_inside
+    return MemoryCategory.ACTIVATIONS if block.saved or recomputed else MemoryCategory.TEMPORARIES
 
 
 def most_saved(forwards: Iterable[Iterable[TrackedBlock]]) -> dict[str, int]:
     """Return the most bytes that one forward pass saved, by module; each of `forwards` has one pass's
     blocks."""
     most: dict[str, int] = {}
-    for births in forwards:
+    for blocks in forwards:
         saved: dict[str, int] = {}
-        for birth in births:
-            if birth.saved and birth.module is not None:
-                saved[birth.module] = saved.get(birth.module, 0) + birth.size_bytes
+        for block in blocks:
+            if block.saved and block.module is not None:
+                saved[block.module] = saved.get(block.module, 0) + block.size_bytes
         for path, size_bytes in saved.items():
             most[path] = max(most.get(path, 0), size_bytes)
     return most

@@ -67,15 +67,15 @@ def test_changes_sum_up_and_are_symmetric(before: list[AllocationRow], after: li
 
 @given(st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 5), st.none() | st.integers(1, 5))))
 def test_the_high_water_mark_is_the_maximum(lives: list[tuple[int, int, int | None]]) -> None:
-    births = []
+    blocks = []
     for place, (size, born, lasts) in enumerate(lives):
         moment = born * 100 + place
         died = None if lasts is None else moment + lasts * 1000 + place
-        births.append(TrackedBlock(size, 0, moment, died=died))
-    at, most = high_water_mark(births)
-    assert sum(b.size_bytes for b in alive_at(births, at)) == most
-    for moment in {b.born for b in births}:
-        assert sum(b.size_bytes for b in alive_at(births, moment)) <= most
+        blocks.append(TrackedBlock(size, 0, moment, died=died))
+    at, most = high_water_mark(blocks)
+    assert sum(b.size_bytes for b in alive_at(blocks, at)) == most
+    for moment in {b.born for b in blocks}:
+        assert sum(b.size_bytes for b in alive_at(blocks, moment)) <= most
 
 
 _PLAIN = st.recursive(

@@ -352,7 +352,7 @@ def test_followed_all_the_time_nothing_piles_up(workload: Workload) -> None:
     for _ in range(5):
         a_step(workload)
     assert (len(follower._trail._numbers), len(follower.live())) == after_five
-    assert follower._births == follower._deaths == []
+    assert follower._new_blocks == follower._freed_blocks == []
     following.detach()
     follower.stop()
 

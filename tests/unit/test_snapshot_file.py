@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.errors import StepscopeError
-from harness.tracking.allocator_trace import births
+from harness.tracking.allocator_trace import traced_blocks
 from harness.tracking.frames import shorten
 from harness.tracking.plain_pickle import PickleError, load_plain
 from harness.tracking.snapshot_file import summarize, without_folders, write
@@ -58,7 +58,7 @@ def test_events_of_an_earlier_window_are_left_out() -> None:
     allocator.allocate(1, 9 << 20, 10)
     allocator.free(1, 20)
     allocator.allocate(2, 1 << 20, 30)
-    whole, late = births(allocator.snapshot(), 0), births(allocator.snapshot(), 0, since_us=25)
+    whole, late = traced_blocks(allocator.snapshot(), 0), traced_blocks(allocator.snapshot(), 0, since_us=25)
     assert [high_water_mark(result)[1] for result in (whole, late)] == [9 << 20, 1 << 20]
 
 
@@ -67,8 +67,8 @@ def test_of_a_trace_that_is_too_long_the_newest_events_are_read() -> None:
     allocation = {"action": "alloc", "addr": 5, "size": 512, "time_us": 7}
     trace = [{"action": "segment_map"}] * 2_000_000 + [allocation]
     segments = [{"address": 5, "total_size": 512, "blocks": [block]}]
-    (birth,) = births({"segments": segments, "device_traces": [trace]}, 0)
-    assert birth.born == len(trace)
+    (read,) = traced_blocks({"segments": segments, "device_traces": [trace]}, 0)
+    assert read.born == len(trace)
 
 
 def test_paths_lose_the_folders_before_the_package() -> None:
