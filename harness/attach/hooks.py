@@ -45,12 +45,12 @@ class StepEvents(Protocol):
         """Return the iterator of a loader that has opened `batches` in a way of its own."""
         ...
 
-    def model_seen(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def model_called(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """A module is called from outside of any other module, while the models are not known yet."""
         ...
 
-    def model_left(self, model: nn.Module) -> None:
-        """A module that was seen has returned."""
+    def model_returned(self, model: nn.Module) -> None:
+        """A module that was called from outside has returned."""
         ...
 
     def gradients_cleared(self) -> None:
@@ -231,10 +231,10 @@ class Hooks(Closing):
             self._depth += 1
             try:
                 if self._depth == 1:
-                    self._events.model_seen(module, inputs or tuple(kwargs.values()))
+                    self._events.model_called(module, inputs or tuple(kwargs.values()))
                 output = original(module, *inputs, **kwargs)
                 if self._depth == 1:
-                    self._events.model_left(module)
+                    self._events.model_returned(module)
                 return output
             finally:
                 self._depth -= 1

@@ -44,12 +44,12 @@ class MissedModels:
         self.has_lost = True
         return True
 
-    def waits(self) -> bool:
-        """Return whether a search is to come later: no call was noted yet. To be called once per search."""
+    def postpone_search(self) -> bool:
+        """Count a search; return whether it is to come later, as no call was noted yet."""
         self._waits += 1
         return self._inner is not None and not self._inner.called and self._waits <= _MOST_WAITS
 
-    def take(self) -> tuple[list[nn.Module], list[nn.Module]]:
+    def pop_called(self) -> tuple[list[nn.Module], list[nn.Module]]:
         """Stop noting calls. Return the modules that were called, and the models that have some of them."""
         if self._inner is None:
             return [], []

@@ -35,14 +35,14 @@ class ScriptRecord:
         files: RunFiles,
         inbox: Inbox,
         member: "RankMember | None",
-        watching: Callable[[], None],
+        end_heartbeat: Callable[[], None],
     ) -> None:
-        """`watching` is called when the watch takes over the heartbeat."""
+        """`end_heartbeat` is called when the watch is open, which beats by itself."""
         self._folder = folder
         self._files = files
         self._inbox = inbox
         self._commands: CommandSource | None = None if member is None else member.commands
-        self._watching = watching
+        self._end_heartbeat = end_heartbeat
 
     def open_watch(self, device: Device, settings: Settings, recorded: str) -> Watch:
         """Open the watch; `recorded` are the settings of the script as a JSON object. Raises
@@ -61,7 +61,7 @@ class ScriptRecord:
             if not isinstance(error, MemoryError) and str(error) != _NO_THREAD:
                 raise
             raise WatchOpeningError("This training is not watched: memory or threads are lacking.") from None
-        self._watching()
+        self._end_heartbeat()
         return watch
 
     def end_unwatched(self, device: Device, error: BaseException | None, failure: str | None) -> None:

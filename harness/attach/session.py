@@ -80,18 +80,18 @@ class Session:
         folder: RunFolder,
         files: RunFiles,
         guard: ScriptGuard,
-        watching: Callable[[], None],
+        end_heartbeat: Callable[[], None],
         member: "RankMember | None" = None,
     ) -> None:
-        """`watching` is called when the watch takes over the heartbeat; `member` is this process among the
-        ranks of the run."""
+        """`end_heartbeat` is called once the watch is open, which beats by itself; `member` is this process
+        among the ranks of the run."""
         self._guard = guard
         guard.report = self._report
         self._searches = 0
-        self._seen: list[nn.Module] = []
+        self._called: list[nn.Module] = []
         self._followed: WeakSet[nn.Module] = WeakSet()
-        self._kinds: set[type[nn.Module]] = set()
-        self._sizes: tuple[int | None, int | None] = (None, None)
+        self._followed_kinds: set[type[nn.Module]] = set()
+        self._called_sizes: tuple[int | None, int | None] = (None, None)
         self._clears_gradients = False
         self._has_other_thread = self._has_ended = False
         self._observation: Observation | None = None
@@ -101,7 +101,7 @@ class Session:
         self._cpu = CpuDevice.open()
         self._cpu.begin_memory()
         self.inbox = Inbox() if member is None else member.inbox
-        self._record = ScriptRecord(folder, files, self.inbox, member, watching)
+        self._record = ScriptRecord(folder, files, self.inbox, member, end_heartbeat)
         self.watch: Watch | None = None
         self.remarks = Remarks(guard)
         self.plain = PlainStep(guard)
@@ -151,14 +151,14 @@ class Session:
             self._loaders.has_evaluated = True
         return batch
 
-    def model_seen(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def model_called(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """A module is called from outside of any other module: the first one that trains opens the watch."""
         if not computes_gradients():
             self._guard.run(self._discover, model, inputs)
 
-    def model_left(self, model: nn.Module) -> None:
-        """A module that was seen has returned."""
-        if self._observation is not None and any(model is one for one in self._seen):
+    def model_returned(self, model: nn.Module) -> None:
+        """A module that was called from outside has returned."""
+        if self._observation is not None and any(model is one for one in self._called):
             self._guard.run(self._observation.tracker.forward_ended, torch.is_grad_enabled())
 
     def region_entered(self, region: torch.autocast) -> RegionState | None:
@@ -267,31 +267,31 @@ class Session:
             self._searches += 1
             optimizers = live_optimizers()
             if not owns(model, owned_parameters(optimizers)):
-                self._see(model)
-                self._sizes = sizes_of(inputs)
+                self._add_called(model)
+                self._called_sizes = sizes_of(inputs)
                 return
             if not self._begin_within_step(optimizers):
                 return
         observation = self._observation
         if observation is not None and owns(model, owned_parameters(observation.training.optimizers)):
-            self._see(model)
+            self._add_called(model)
             observation.forward_began(model, inputs)
 
-    def _see(self, model: nn.Module) -> None:
-        if not any(model is one for one in self._seen):
-            self._seen.append(model)
+    def _add_called(self, model: nn.Module) -> None:
+        if not any(model is one for one in self._called):
+            self._called.append(model)
 
     def _discover_by_gradients(self) -> None:
         """A backward pass, and no call of a model for training was seen, or of one without an optimizer: its
         script updates it by itself."""
         optimizers = live_optimizers()
         owned = owned_parameters(optimizers)
-        if self._seen and not any(owns(model, owned) for model in self._seen):
-            if not self._begin_within_step([], self._seen):
+        if self._called and not any(owns(model, owned) for model in self._called):
+            if not self._begin_within_step([], self._called):
                 return
             if self._observation is not None:
                 sizes = self._observation.sizes
-                sizes.leader, sizes.inputs = id(self._seen[-1]), self._sizes
+                sizes.leader, sizes.inputs = id(self._called[-1]), self._called_sizes
             self._follow()
         elif optimizers:
             self._begin_within_step(optimizers)
@@ -316,10 +316,10 @@ class Session:
         if not self._guard.claim():
             return False
         owned = owned_parameters(optimizers)
-        self._seen = [model for model in self._seen if owns(model, owned)] or list(models)
-        model = as_one_model(models or find_models(owned) or self._seen)
-        place = training_device(model, optimizers)
-        device: Device = self._cpu if place.type == "cpu" else open_device(str(place), owns_process=False)
+        self._called = [model for model in self._called if owns(model, owned)] or list(models)
+        model = as_one_model(models or find_models(owned) or self._called)
+        device_name = str(training_device(model, optimizers))
+        device: Device = self._cpu if device_name == "cpu" else open_device(device_name, owns_process=False)
         self._loaders.begin()
         training = ScriptTraining(model, optimizers, Settings(), ScriptCalls())
         training.loaders, training.iterators = self._loaders.loaders, self._loaders.iterators
@@ -362,19 +362,19 @@ class Session:
         observation = self._observation
         assert observation is not None
         training, missed = observation.training, observation.missed
-        observation.is_discovering = missed.waits()
+        observation.is_discovering = missed.postpone_search()
         if observation.is_discovering:
             return
-        models, lost_kinds = take_alive(self._seen)
-        called, outer = missed.take()
+        models, lost_kinds = take_alive(self._called)
+        called, outer = missed.pop_called()
         models += called
         self._entries.leave_models(outer)
         self._followed -= set(outer)
         owned = owned_parameters(training.optimizers)
         if missed.has_lost or lost_kinds:  # The modules within such wrappers exist longer.
-            self._kinds, missed.has_lost = self._kinds | lost_kinds, False
+            self._followed_kinds, missed.has_lost = self._followed_kinds | lost_kinds, False
             self._entries.forget_models()
-            training.add_models(models := find_models(owned, self._kinds))
+            training.add_models(models := find_models(owned, self._followed_kinds))
         # Followed models are called for a further optimizer of theirs too, and a search takes some 80 ms.
         others = [*self._followed, *models]
         if not (owns_all(others, owned) and owns_all(training.models, owned)):
@@ -384,7 +384,7 @@ class Session:
         missed.uncalled.update(added)
         models += added
         self._followed.update(models)
-        self._kinds.update(map(type, models))
+        self._followed_kinds.update(map(type, models))
         self._hooks.follow(models)
         assert self.watch is not None
         record_size(self.watch.context, training)
