@@ -72,12 +72,12 @@ class LoaderSwitch:
         self._training: WeakSet[DataLoader[Any]] = WeakSet()
         self._fixed: WeakKeyDictionary[DataLoader[Any], str] = WeakKeyDictionary()
         self.newest: Callable[[], LoaderPass | None] = _nothing
-        self._wanted: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
+        self._requested: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
         self._tried: WeakKeyDictionary[DataLoader[Any], LoaderValues] = WeakKeyDictionary()
         self._lengths = LoaderLengths()
         self._openings = 0  # Iterators that stand in for one that the script's loader would have kept.
-        self._wish: LoaderChange | None = None
-        self._known: dict[str, Any] = {}
+        self._change: LoaderChange | None = None
+        self._recorded: dict[str, Any] = {}
         self._fed_by: list[LoaderValues] = []
         self.is_settled = self._has_begun = self._loads_ahead = False
         # The newest step with batches that were evaluated, and taken for no part of it.
@@ -107,7 +107,7 @@ class LoaderSwitch:
         """Return a pass over a loader that has opened `iterator` by itself: its values are fixed."""
         batches = LoaderPass(loader, iter, partial(self._guard.run, self._opened))
         batches.batches = iterator
-        self._guard.run(self._take, loader, batches)
+        self._guard.run(self._follow, loader, batches)
         return batches
 
     def delivered(self, batches: LoaderPass) -> None:
@@ -121,7 +121,7 @@ class LoaderSwitch:
             recent.append(batches)
             self._delivered_by = batches.reference
 
-    def leaves_evaluated(self, step: int, *, is_fitting: bool) -> bool:
+    def leave_out_evaluated(self, step: int, *, is_fitting: bool) -> bool:
         """Leave the evaluated batches of `step` out, at the call of a model that is trained; return whether
         there were any. A loop over a loader that is left early has such a batch. As long as no loader has fed
         the training, evaluated batches feed it only if the step before had some as well, or, where the model
@@ -133,9 +133,10 @@ class LoaderSwitch:
         self._leave_evaluated(step)
         return True
 
-    def leaves(self, source: object, step: int, *, is_called: bool) -> bool:
-        """Return whether calls of a model without a backward pass (`is_called`), or else batches of another
-        loader, are left out of `step` as `source` returns its first for training: the one before had none."""
+    def leave_out_prior(self, source: object, step: int, *, is_called: bool) -> bool:
+        """Leave out of `step` what came before the first batch of `source`, if it feeds the training and
+        the step before had none: calls of a model without a backward pass (`is_called`), or else batches of
+        another loader. Return whether it was left out."""
         fed, loader = self._training, source.loader if isinstance(source, LoaderPass) else source
         has_own = not is_called and self._delivered_by() in fed
         if has_own or loader not in fed or any(one.loader in fed for one in self.recent):
@@ -172,8 +173,8 @@ class LoaderSwitch:
         if self.has_evaluated:
             self._leave_evaluated(1)
         elif len({id(one.loader) for one in self.recent}) == 1:
-            self._feeds(self.recent[-1])
-            self._known = self.values()
+            self._add_feeding(self.recent[-1])
+            self._recorded = self.values()
 
     def step_ended(self, step: int, *, is_ended_by_evaluation: bool = False) -> dict[str, Any] | None:
         """Take notice of the end of `step`; return the earlier values where those in effect now, or the
@@ -195,11 +196,11 @@ class LoaderSwitch:
             self._joining_step = step
         feeding = len(self._training)
         for batches in known if is_doubtful else recent:
-            self._feeds(batches)
+            self._add_feeding(batches)
         self.is_settled = True
-        earlier, self._known = self._known, self.values()
+        earlier, self._recorded = self._recorded, self.values()
         has_joined = len(self._training) > max(feeding, 1)
-        return earlier if has_joined or earlier != self._known or self._failure is not None else None
+        return earlier if has_joined or earlier != self._recorded or self._failure is not None else None
 
     def take_failure(self) -> str | None:
         """Return a sentence about values that failed since the last call, if any."""
@@ -239,8 +240,8 @@ class LoaderSwitch:
         if loader is None:
             return None
         own, before = values_of(loader), self._values_of(loader)
-        wanted = {name: getattr(settings, name) for name in self.values() if self.refusal(name) is None}
-        values = before._replace(**wanted)
+        requested = {name: getattr(settings, name) for name in self.values() if self.refusal(name) is None}
+        values = before._replace(**requested)
         if values == before:
             return None
         remarks, self.awaited = [], None
@@ -259,10 +260,10 @@ class LoaderSwitch:
             else:
                 self.awaited = values
                 remarks.append(f"It takes effect at the next epoch, because {newest.obstacle}.")
-        changed = {name: value for name, value in wanted.items() if value != getattr(own, name)}
-        self._wanted[loader] = changed
-        self._wish = LoaderChange.of(loader, changed)
-        self._known = self.values()
+        changed = {name: value for name, value in requested.items() if value != getattr(own, name)}
+        self._requested[loader] = changed
+        self._change = LoaderChange.of(loader, changed)
+        self._recorded = self.values()
         return " ".join(remarks) or None
 
     @property
@@ -273,8 +274,8 @@ class LoaderSwitch:
 
     def length(self, loader: DataLoader[Any]) -> int | None:
         """Return the number of batches that a script reads as `len(loader)`; None: torch's own."""
-        self._succeed(loader)
-        return self._lengths.read(loader, self.newest(), self._wanted.get(loader, {}).get("batch_size"))
+        self._inherit_change(loader)
+        return self._lengths.read(loader, self.newest(), self._requested.get(loader, {}).get("batch_size"))
 
     def samples_dropped_by(self, size: int) -> int | None:
         """Return the number of samples in an epoch, all of which batches of `size` would drop; None: none."""
@@ -284,7 +285,7 @@ class LoaderSwitch:
         samples = samples_in(loader)
         return samples if samples is not None and samples < size else None
 
-    def leaves_one(self, size: int) -> bool:
+    def would_leave_one_sample(self, size: int) -> bool:
         """Return whether batches of `size` leave one of a single sample at the end of this epoch or of the
         next ones, which those of the script do not."""
         loader, newest = self._loader, self.newest()
@@ -308,10 +309,10 @@ class LoaderSwitch:
         self.recent.clear()
 
     def _values_of(self, loader: DataLoader[Any]) -> LoaderValues:
-        return values_of(loader)._replace(**self._wanted.get(loader, {}))
+        return values_of(loader)._replace(**self._requested.get(loader, {}))
 
     def _prepare(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
-        self._succeed(loader)
+        self._inherit_change(loader)
         values, persistent = self._values_of(loader), loader._iterator
         keeps_workers = bool(loader.persistent_workers and loader.num_workers)
         has_workers = keeps_workers and (persistent is not None or loader in self.loaders)
@@ -325,17 +326,17 @@ class LoaderSwitch:
             batches.draw_no_seed(self._openings)
         batches.prepare(loader, values, self._tried.get(loader, values_of(loader)))
 
-    def _succeed(self, loader: DataLoader[Any]) -> None:
+    def _inherit_change(self, loader: DataLoader[Any]) -> None:
         """Let a loader that takes the place of the one that fed the training, and exists no longer, have the
         values of that one."""
-        wish = self._wish
-        is_free = wish is not None and not self._training and is_grad_enabled()
-        if wish is not None and is_free and wish.is_for_successor(loader):
-            self._wanted.setdefault(loader, wish.changed)
+        change = self._change
+        is_free = change is not None and not self._training and is_grad_enabled()
+        if change is not None and is_free and change.is_for_successor(loader):
+            self._requested.setdefault(loader, change.changed)
 
-    def _take(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
+    def _follow(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
         self._note_pass(loader, batches)
-        batches.take(loader)
+        batches.follow(loader)
 
     def _note_pass(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
         self.loader_opened(loader)
@@ -358,15 +359,14 @@ class LoaderSwitch:
         if error is None or loader is None:
             return
         own = values_of(loader)
-        differing = {
-            name: value for name, value in batches.values._asdict().items() if value != getattr(own, name)
-        }
-        self._wanted[loader] = differing
-        self._wish = None
+        values = batches.values._asdict().items()
+        differing = {name: value for name, value in values if value != getattr(own, name)}
+        self._requested[loader] = differing
+        self._change = None
         self.is_settled = False
         self._failure = f"The loader failed with new values, and has its earlier ones: {reason_of(error)}"
 
-    def _feeds(self, batches: LoaderPass) -> None:
+    def _add_feeding(self, batches: LoaderPass) -> None:
         loader = batches.loader
         self.newest, batches.has_fed = ref(batches), True
         if loader is None:
@@ -377,19 +377,19 @@ class LoaderSwitch:
             return
         is_first = not self._training
         self._training.add(loader)
-        if self._wish is None or not is_first:
+        if self._change is None or not is_first:
             return
-        own, wanted = self._wish.own, self._wish.changed
-        values = own._replace(**wanted)
+        own, requested = self._change.own, self._change.changed
+        values = own._replace(**requested)
         if own != values_of(loader) or values == batches.values:
             return
         if batches.obstacle is None and fixed is None:
             try:
                 batches.exchange(values)
             except StepscopeError as error:
-                self._wish, self._failure = None, str(error)
+                self._change, self._failure = None, str(error)
             else:
-                self._wanted[loader] = wanted
+                self._requested[loader] = requested
 
 
 def _nothing() -> None:

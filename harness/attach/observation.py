@@ -106,7 +106,7 @@ class Observation:
             self._end_step()
         is_called = self.sizes.inputs is not None and not self._has_loss
         is_unused = self.tracker.has_batch and not self.under_way.has_trained and self.step > _FIRST_STEPS
-        if (is_called or is_unused) and self.loaders.leaves(source, self.step, is_called=is_called):
+        if (is_called or is_unused) and self.loaders.leave_out_prior(source, self.step, is_called=is_called):
             self._mark_evaluation()
         self.tracker.batch_requested()
         if self.is_discovering and self.updates:
@@ -153,7 +153,7 @@ class Observation:
             self._untrained_calls.add()
         elif loaders.has_evaluated:
             is_fitting, untrained = sizes.fit(inputs), self._untrained_calls
-            if loaders.leaves_evaluated(self.step, is_fitting=is_fitting) or untrained.are_evaluation:
+            if loaders.leave_out_evaluated(self.step, is_fitting=is_fitting) or untrained.are_evaluation:
                 self.tracker.leave_out()
         if self.manual is not None and self.manual.model_called(is_evaluating=not model.training):
             self._end_step()

@@ -106,7 +106,7 @@ class LoaderPass:
             self.is_over = True
             raise
         except Exception as error:
-            if self._earlier is None or not self._has_undone(self._earlier, error):
+            if self._earlier is None or not self._undo(self._earlier, error):
                 raise
             batch = next(self.batches)
         if self._earlier is not None and self._is_proof(self._earlier):
@@ -158,7 +158,7 @@ class LoaderPass:
         one for each iterator."""
         self._seeds = {"generator": _generator(torch.initial_seed() + number)}
 
-    def take(self, loader: DataLoader[Any]) -> None:
+    def follow(self, loader: DataLoader[Any]) -> None:
         """Take the values of a loader that has opened `batches` in a way of its own: they are fixed."""
         self._opens_itself, self.values = True, values_of(loader)
         batches: Any = self.batches
@@ -296,7 +296,7 @@ class LoaderPass:
             return True
         return drawn >= min(size, samples_in(loader) or size)
 
-    def _has_undone(self, values: LoaderValues, error: Exception) -> bool:
+    def _undo(self, values: LoaderValues, error: Exception) -> bool:
         """Exchange the iterator, whose first batch failed, for one with `values` that begins with that batch;
         return whether it could be opened."""
         batches, stream, self._earlier = self.batches, self._stream, None

@@ -149,7 +149,7 @@ class ScriptSwitches:
     def _validate_size(self, size: int) -> None:
         if (samples := self.loaders.samples_dropped_by(size)) is not None:
             raise SettingError("batch_size", ALL_DROPPED.format(size=size, samples=samples))
-        if self._has_batch_norm() and self.loaders.leaves_one(size):
+        if self._has_batch_norm() and self.loaders.would_leave_one_sample(size):
             raise SettingError("batch_size", ONE_LEFT.format(size=size))
 
     def recorded(self, settings: Settings) -> dict[str, Any]:

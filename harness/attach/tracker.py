@@ -81,7 +81,7 @@ class StepTracker:
         # that belong to a loader that was opened again. Only of passes that have fed the training before: a
         # script may take two batches for a step by `next(iter(loader))`.
         self._unused: list[tuple[ReferenceType[LoaderPass], int]] = []
-        self._left: list[tuple[ReferenceType[LoaderPass], int]] = []
+        self._abandoned: list[tuple[ReferenceType[LoaderPass], int]] = []
         self.evaluation_ns = 0
         self.calls = 0
         # Of them, those of the step, and how many a step had at most before a backward pass.
@@ -129,8 +129,8 @@ class StepTracker:
         unused, self._unused = self._unused, []
         for reference, samples in unused:
             batches = reference()
-            is_left = batches is not None and batches.loader is loader and not batches.is_over
-            (self._left if is_left else self._unused).append((reference, samples))
+            is_abandoned = batches is not None and batches.loader is loader and not batches.is_over
+            (self._abandoned if is_abandoned else self._unused).append((reference, samples))
 
     def batch_arrived(self, samples: int | None, batches: LoaderPass | None = None) -> None:
         """A loader returned a batch of `samples`; None: their number is unknown. `batches` is its pass, if it
@@ -148,8 +148,8 @@ class StepTracker:
             if (lap := self._timer.lap) is not None:
                 lap(Phase.DATA_WAIT)
         self.has_batch = True
-        if self._left:
-            self._leave_unused()
+        if self._abandoned:
+            self._drop_abandoned()
         if samples is not None:
             self.samples = (self.samples or 0) + samples
             if batches is not None and batches.has_fed:
@@ -169,7 +169,7 @@ class StepTracker:
         if self._backwards:  # An activation checkpoint computes it again.
             return
         self._unused.clear()
-        self._left.clear()
+        self._abandoned.clear()
         self._evaluates = is_evaluating or not has_gradients
         if has_gradients:
             self.calls += 1
@@ -207,7 +207,7 @@ class StepTracker:
         self._backwards += 1
         if self._backwards == 1:
             self._unused.clear()
-            self._left.clear()
+            self._abandoned.clear()
             self.has_evaluated = self._is_evaluating = False
             if self._step_calls > self._most_calls:
                 self._most_calls = self._step_calls
@@ -292,7 +292,7 @@ class StepTracker:
         self.repeats_batch = False
         self.samples = self._trained = None
         self._unused.clear()
-        self._left.clear()
+        self._abandoned.clear()
         self.evaluation_ns = 0
         wait_end_ns = started_ns + wait_ns
         copy_end_ns = wait_end_ns + copy_ns
@@ -377,15 +377,15 @@ class StepTracker:
         self.owes_mark = False
         self.samples = None
         self._unused.clear()
-        self._left.clear()
+        self._abandoned.clear()
 
-    def _leave_unused(self) -> None:
+    def _drop_abandoned(self) -> None:
         """Count no batches that the script has left. As long as their iterator exists, as where two loops
         over a loader are nested, it may still use them."""
-        gone = sum(samples for reference, samples in self._left if reference() is None)
-        self.samples = (self.samples or 0) - gone
+        abandoned = sum(samples for reference, samples in self._abandoned if reference() is None)
+        self.samples = (self.samples or 0) - abandoned
         self._unused.clear()
-        self._left.clear()
+        self._abandoned.clear()
 
     def _enter(self, phase: int) -> None:
         if not self._timer.is_observing:

@@ -196,7 +196,7 @@ def test_such_a_loader_has_its_batches_where_the_watch_fails(
     def fail(*_arguments: object) -> None:
         raise RuntimeError("a fault of the watch")
 
-    monkeypatch.setattr(LoaderPass, "take", fail)
+    monkeypatch.setattr(LoaderPass, "follow", fail)
     loader = OpensItself(Numbers(_SAMPLES), batch_size=_BATCH)
     with a_session(tmp_path) as attached:
         assert [number for batch in loader for number in batch.tolist()] == list(range(_SAMPLES))
