@@ -142,7 +142,7 @@ def figures(
         sample = _sample(reader.latest_device_samples(), device)
         name = sample.device if sample is not None else None
         if extent.first is None or extent.last is None:
-            return Figures(None, None, (), events, (), sample, name, None, None, None, (), (), source)
+            return _without_steps(events, sample, source)
         first, last = _range(extent.first, extent.last, steps_back, view)
         earlier_steps = None if before is None else before.steps
         series = reader.series(first, last, MAX_BUCKETS, DRAWN + PHASES if phases else DRAWN, earlier_steps)
@@ -150,35 +150,54 @@ def figures(
         if name is not None:
             earlier_samples = before.device if before is not None and before.sample_name == name else None
             telemetry = reader.device_series(name, first, last, MAX_SAMPLES, earlier_samples)
-        marks = reader.flagged(first, last, _SHADED_FLAGS) if series.bucket_size <= SHADED else []
+        transitions = reader.flagged(first, last, _SHADED_FLAGS) if series.bucket_size <= SHADED else []
         recent = reader.recent_steps(RECENT_STEPS)
         memory = reader.memory.latest_sample()
         names = reader.script.scalar_names()
         chosen = default_scalars(names) if scalars is None else [name for name in scalars if name in names]
         known_scalars = () if before is None else before.scalars
         measured = _shaded(reader.measurements.blocks_within(first, last))
-        read = read_scalars(reader.script, chosen, first, last, known_scalars)
+        script_scalars = read_scalars(reader.script, chosen, first, last, known_scalars)
     leaks = [leak for _, leak in source.leaks]
     end = last + 1 if last == extent.last else last  # A step that failed is not in the log; its event is.
     inside = [event for event in events if first <= event.step <= end]
     ooms = [event for event in events if event.kind == EventKind.OOM]
     return Figures(
-        series,
-        telemetry,
-        recent,
-        inside,
-        marks,
-        sample,
-        name,
-        first,
-        extent.last,
-        memory,
-        leaks,
-        ooms,
-        source,
-        names,
-        read,
-        measured,
+        steps=series,
+        device=telemetry,
+        recent=recent,
+        events=inside,
+        transitions=transitions,
+        sample=sample,
+        sample_name=name,
+        first=first,
+        last=extent.last,
+        memory=memory,
+        leaks=leaks,
+        ooms=ooms,
+        source=source,
+        scalar_names=names,
+        scalars=script_scalars,
+        measured=measured,
+    )
+
+
+def _without_steps(events: Sequence[EventRow], sample: DeviceSampleRow | None, source: LogSource) -> Figures:
+    """Return the data of a run before its first step."""
+    return Figures(
+        steps=None,
+        device=None,
+        recent=(),
+        events=events,
+        transitions=(),
+        sample=sample,
+        sample_name=None if sample is None else sample.device,
+        first=None,
+        last=None,
+        memory=None,
+        leaks=(),
+        ooms=(),
+        source=source,
     )
 
 
