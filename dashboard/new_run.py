@@ -56,7 +56,9 @@ class Base(NamedTuple):
                 values[name] = spec.default
             else:
                 values[name] = (
-                    setting_value(spec, state.widget_value(key)) if state.has(key) else self.values[name]
+                    setting_value(spec, state.widget_value(key))
+                    if state.has_widget(key)
+                    else self.values[name]
                 )
         return values
 

@@ -268,20 +268,20 @@ def widget_value(key: str) -> Any:
     return st.session_state.get(key)
 
 
-def put(key: str, value: Any) -> None:
+def set_widget_value(key: str, value: Any) -> None:
     """Set a widget's value before it is drawn, only if it differs, so that text being typed into an unchanged
     field is not lost."""
     if key not in st.session_state or st.session_state[key] != value:
         st.session_state[key] = value
 
 
-def put_default(key: str, default: str, choices: Sequence[str]) -> None:
+def set_default_value(key: str, default: str, choices: Sequence[str]) -> None:
     """Set a widget's value to `default`, which may change between two runs of the page, until another of
     `choices` is selected."""
     marker = f"default_{key}"
     is_selected = widget_value(key) in choices and widget_value(key) != st.session_state.get(marker)
     if not is_selected:
-        put(key, default)
+        set_widget_value(key, default)
         st.session_state[marker] = default
 
 
@@ -302,7 +302,7 @@ def has_queued_values() -> bool:
 def apply_queued_values() -> None:
     """Apply queued values to widgets; called before they are drawn."""
     for key, value in st.session_state.get(_QUEUED_VALUES, {}).items():
-        put(key, value)
+        set_widget_value(key, value)
 
 
 def clear_queued_values() -> None:
@@ -310,7 +310,7 @@ def clear_queued_values() -> None:
     st.session_state.pop(_QUEUED_VALUES, None)
 
 
-def has(key: str) -> bool:
+def has_widget(key: str) -> bool:
     """Return whether a widget with this key is, or just was, on the page."""
     return key in st.session_state
 

@@ -18,7 +18,7 @@ def device_selection() -> None:
         for device in doctor.report.devices:
             options[device.facts.torch_name] = f"{device.facts.torch_name} · {device_words(device.facts)}"
     key = state.new_key("device")
-    state.put(key, state.widget_value(key) if state.widget_value(key) in options else "auto")
+    state.set_widget_value(key, state.widget_value(key) if state.widget_value(key) in options else "auto")
     st.selectbox(
         "Device", list(options), key=key, format_func=options.__getitem__, help=plain(SPECS["device"].help)
     )

@@ -74,7 +74,7 @@ def run_picker(view: RunView) -> None:
     """Draw the select box of all runs."""
     names = {folder.run_id: folder.request().name for folder in run_data.home().runs()}
     names[view.folder.run_id] = view.name
-    state.put(state.Key.RUN, view.folder.run_id)
+    state.set_widget_value(state.Key.RUN, view.folder.run_id)
     st.selectbox(
         "Run",
         list(names),

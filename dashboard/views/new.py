@@ -63,7 +63,7 @@ def _model(facts: DeviceFacts | None) -> tuple[ModelSpec, Preset]:
     first, second = st.columns([3, 2], gap="large")
     key = state.new_key("model")
     default = str(SPECS["model"].default)
-    state.put(key, state.widget_value(key) if state.widget_value(key) in usable else default)
+    state.set_widget_value(key, state.widget_value(key) if state.widget_value(key) in usable else default)
     with first:
         st.selectbox(
             "Model",
@@ -75,7 +75,7 @@ def _model(facts: DeviceFacts | None) -> tuple[ModelSpec, Preset]:
     model = models[str(state.widget_value(key))]
     names = [preset.name for preset in model.presets]
     key = state.new_key("preset", model.key)
-    state.put_default(key, new_run.default_size(model, facts), names)
+    state.set_default_value(key, new_run.default_size(model, facts), names)
     with second:
         titles = {p.name: _size_title(p) for p in model.presets}
         st.segmented_control(
@@ -106,8 +106,8 @@ def _parameters(number: int) -> str:
 def _workload(model: ModelSpec, base: Base) -> None:
     sources = {spec.key: spec for spec in own_models.sources(model)}
     key = base.key("data")
-    if not state.has(key):
-        state.put(key, base.values["data"])
+    if not state.has_widget(key):
+        state.set_widget_value(key, base.values["data"])
     data, device = st.columns(2)
     with data:
         st.selectbox("Data", list(sources), key=key, format_func=lambda name: sources[name].title)
@@ -132,7 +132,7 @@ def _amp(base: Base, facts: DeviceFacts | None) -> None:
     able = list(AmpMode) if facts is None else list(facts.amp_modes)
     key = base.key("amp")
     mode_in_form = AmpMode(state.widget_value(key) or base.values["amp"])
-    state.put(key, mode_in_form if mode_in_form in able else AmpMode.OFF)
+    state.set_widget_value(key, mode_in_form if mode_in_form in able else AmpMode.OFF)
     with st.container(gap="xxsmall"):
         st.caption(SPECS["amp"].label, help=plain(SPECS["amp"].help))
         modes = st.container(horizontal=True, gap="xxsmall", vertical_alignment="center")

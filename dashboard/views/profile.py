@@ -91,7 +91,7 @@ def _options(reason: str | None) -> None:
     ]
     label = " · ".join([words.plural(steps, "step"), *extra])
     with st.popover(label, icon=":material/tune:", key="profile_options", disabled=reason is not None):
-        state.put(state.Key.PROFILE_STEPS, steps)
+        state.set_widget_value(state.Key.PROFILE_STEPS, steps)
         st.slider(
             "Steps to record",
             1,

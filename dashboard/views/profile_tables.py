@@ -78,7 +78,7 @@ def _search(available: Sequence[Works]) -> tuple[str, Works]:
     if len(available) == 1:
         return search, available[0]
     if state.widget_value(state.Key.PROFILE_WORKS) not in available:
-        state.put(state.Key.PROFILE_WORKS, available[0].value)
+        state.set_widget_value(state.Key.PROFILE_WORKS, available[0].value)
     listed = st.segmented_control(
         "List",
         [one.value for one in available],

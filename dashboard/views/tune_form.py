@@ -124,7 +124,7 @@ def _baseline_input(name: str, base: Base) -> None:
     titles = {source.key: source.title for source in own_models.sources(base.model)}
     key = base.key(name)
     if state.widget_value(key) not in titles:
-        state.put(key, base.values[name] or next(iter(titles)))
+        state.set_widget_value(key, base.values[name] or next(iter(titles)))
     st.selectbox(SPECS[name].label, list(titles), key=key, format_func=titles.__getitem__)
 
 
@@ -136,5 +136,5 @@ def _start(choices: _Choices, base: Base, selected: list[str], facts: DeviceFact
     except StepscopeError as error:
         state.set_problem(str(error))
     else:
-        state.put(state.Key.TUNE, folder.tune_id)
+        state.set_widget_value(state.Key.TUNE, folder.tune_id)
         state.count_started_tune()
