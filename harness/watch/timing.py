@@ -50,13 +50,17 @@ class StepTimer:
     The device's clock starts after the step's first batch has arrived, so that its gap between two steps is
     idle time.
 
-    Attributes: now: the CPU's clock, for the ends of phases; returns 0 in unobserved steps. clock_ns: the
-        CPU's clock. end_ns: end of the previous step, set at its end; the next one begins there. losses:
-        transfers losses from the device. take_loss: records a loss, see `LossReader.take`. end_device: ends a
-        step on the device's clock, as `DeviceClock.end`. None without such a clock. laps: number of finished
-        phases of a failed step, over its micro-batches. is_observing: False in unobserved steps: only their
-        end is recorded. lap: called with each finished phase; None in most steps on the CPU. It records a
-        device event, or measures the peak on the CPU.
+    Attributes:
+        now: the CPU's clock, for the ends of phases; returns 0 in unobserved steps.
+        clock_ns: the CPU's clock.
+        end_ns: the end of the previous step, set at its end; the next one begins there.
+        losses: transfers losses from the device.
+        take_loss: records a loss, see `LossReader.take`.
+        end_device: ends a step on the device's clock, as `DeviceClock.end`; None without such a clock.
+        laps: the number of finished phases of a failed step, over its micro-batches.
+        is_observing: False in unobserved steps: only their end is recorded.
+        lap: called with each finished phase; None in most steps on the CPU. It records a device event, or
+            measures the peak on the CPU.
     """
 
     now: Callable[[], int]
