@@ -6,6 +6,7 @@ StepscopeError                    exit 1: something failed
 │   │   └── AbsentDeviceError     the named device does not exist
 │   └── UnknownRunError           no run of that id or name
 ├── HomeError                     the home folder is unusable (read-only, a network file system, …)
+│   └── HomeFullError             its disk is full, or a file is locked: it may be usable later
 ├── LogError                      the log of a run is unreadable
 │   ├── LogMissingError           there is no log (yet)
 │   ├── LogForeignError           the file is not a Stepscope log, or not SQLite at all
@@ -19,6 +20,7 @@ StepscopeError                    exit 1: something failed
 Every message is one sentence: what happened, with the value, and what to do next.
 """
 
+from pathlib import Path
 from traceback import TracebackException
 
 READ_ONLY = (
@@ -73,6 +75,14 @@ class UnknownRunError(UsageError):
 
 class HomeError(StepscopeError):
     """The home folder cannot be used."""
+
+
+class HomeFullError(HomeError):
+    """A file of the home cannot be written for `reason`, a clause; later it may be."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} cannot be written: {reason}; free space on that disk, and try again.")
+        self.reason = reason
 
 
 class LogError(StepscopeError):

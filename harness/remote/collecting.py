@@ -4,6 +4,7 @@ It holds the run's lock and beats while the node answers, so that everything tha
 (state, pages, stop and its escalation) needs no case for remote runs.
 """
 
+import errno
 import faulthandler
 import os
 import signal
@@ -13,7 +14,7 @@ from contextlib import ExitStack, closing
 from types import FrameType
 
 from harness import words
-from harness.errors import LogError, StepscopeError
+from harness.errors import HomeFullError, LogError, StepscopeError
 from harness.identity import identify_self, write_identity
 from harness.records.run import CommandKind, RunState
 from harness.remote.protocol import News, NodeLostError, NodeRequest, NodeSilentError, Pull, RemoteNode
@@ -48,6 +49,7 @@ class Collector:
         self._signals: list[int] = []
         self._commands_read = 0
         self._output_bytes = 0
+        self._unwritten_since_unix_ns = 0
         self._host = "the node"
 
     def run(self) -> int:
@@ -102,7 +104,7 @@ class Collector:
             self._sleep(0.0 if is_behind else PERIOD_S)
             while self._signals:
                 node.signal(self._signals.pop(0))
-            news = self._pull(node, control, replica, _TIMEOUT_S)
+            news = self._pull(node, alive, control, replica, _TIMEOUT_S)
 
     def _wait_for_machine(
         self, node: RemoteNode, alive: Liveness, control: ControlLog, replica: LogReplica
@@ -110,7 +112,7 @@ class Collector:
         """Return the first news; None if the run was stopped before a machine was free for it."""
         alive.signs.set_outcome(RunState.LAUNCHING, "Waits for a machine of the cluster that is free for it.")
         while not self._signals and not _is_stopped(control):
-            if (news := self._pull(node, control, replica, _WAITING_S)) is not None:
+            if (news := self._pull(node, alive, control, replica, _WAITING_S)) is not None:
                 return news
             alive.beat()
             self._sleep(PERIOD_S)
@@ -118,9 +120,10 @@ class Collector:
         return None
 
     def _pull(
-        self, node: RemoteNode, control: ControlLog, replica: LogReplica, timeout_s: float
+        self, node: RemoteNode, alive: Liveness, control: ControlLog, replica: LogReplica, timeout_s: float
     ) -> News | None:
-        """Pass the commands on, and write what is new; None: the node has not answered in time."""
+        """Pass the commands on, and write what is new; None: the node has not answered in time, or the disk
+        is full and the next request brings the same again."""
         commands = control.commands(self._commands_read)
         last = commands[-1][0] if commands else self._commands_read
         rows = [command for _, command in commands]
@@ -131,13 +134,30 @@ class Collector:
         # Those of a later request than the answered one are sent again.
         self._commands_read = news.commands_read
         self._host = news.host
+        try:
+            self._write(news, replica)
+        except HomeFullError as error:
+            self._unwritten_since_unix_ns = self._unwritten_since_unix_ns or time.time_ns()
+            alive.signs.set_unwritten(self._unwritten_since_unix_ns, error.reason)
+            alive.beat()
+            return None
+        self._unwritten_since_unix_ns = 0
+        alive.signs.set_unwritten(0, "")
+        return news
+
+    def _write(self, news: News, replica: LogReplica) -> None:
+        """Write new rows and output. Raises as `LogReplica.apply`."""
         if news.rows is not None:
             replica.apply(news.rows)
         if news.output:
-            with self._folder.output.open("ab") as file:
-                file.write(news.output)
+            try:
+                with self._folder.output.open("ab") as file:
+                    file.write(news.output)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise HomeFullError(self._folder.output, str(error.strerror).lower()) from None
             self._output_bytes += len(news.output)
-        return news
 
     def _finish(self, news: News, replica: LogReplica) -> int:
         """Record the outcome of a process that could not, and return an exit code."""

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.closing import Closing
-from harness.errors import LogError, LogMissingError, LogNewerError
+from harness.errors import HomeFullError, LogError, LogMissingError, LogNewerError
 from harness.records.run import RunState
 from harness.store.appender import open_writing
+from harness.store.error_causes import Blame, blame, reason
 from harness.store.opening import open_reading
 from harness.store.rollups import LEVELS, SIZES, device_rollup_sql, step_rollup_sql
 from harness.store.schema import LOG_MIGRATIONS
@@ -151,7 +152,16 @@ class LogReplica(Closing):
         return max(0, self._marks.get("steps", Mark()).highest)
 
     def apply(self, new: NewRows) -> None:
-        """Write new rows in one transaction. Raises LogNewerError, HomeError, sqlite3.Error."""
+        """Write new rows in one transaction. Raises LogNewerError, HomeError, sqlite3.Error; HomeFullError
+        where they may be written later."""
+        try:
+            self._apply(new)
+        except sqlite3.Error as error:
+            if blame(error) is not Blame.DISK:
+                raise
+            raise HomeFullError(self._path, reason(error)) from None
+
+    def _apply(self, new: NewRows) -> None:
         if new.version != len(LOG_MIGRATIONS):
             raise LogNewerError(
                 f"The node's log has version {new.version}, and this Stepscope writes {len(LOG_MIGRATIONS)}; "

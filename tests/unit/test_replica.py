@@ -8,7 +8,7 @@ import pytest
 
 from harness.demo.scenarios import SCENARIOS
 from harness.demo.writing import write
-from harness.errors import LogNewerError
+from harness.errors import HomeFullError, LogNewerError
 from harness.records.run import RunState
 from harness.records.script import ScalarRow
 from harness.store.appender import LogAppender
@@ -119,6 +119,22 @@ def test_an_outcome_is_recorded_only_where_the_run_recorded_none(tmp_path: Path)
 def test_rows_of_another_version_are_refused(tmp_path: Path) -> None:
     with LogReplica(tmp_path / "copy.sqlite3") as replica, pytest.raises(LogNewerError, match="version 99"):
         replica.apply(NewRows(99, {"steps": TableRows(("step",), ((1,),))}, True))
+
+
+@pytest.mark.slow
+def test_a_copy_that_another_process_has_locked_may_be_written_later(tmp_path: Path) -> None:
+    source, copy = tmp_path / "log.sqlite3", tmp_path / "copy.sqlite3"
+    with LogAppender(source, a_run()) as log, LogReplica(copy) as replica:
+        log.append(steps(1, 10))
+        transfer(source, replica, 100)
+        log.append(steps(11, 20))
+        other = sqlite3.connect(copy, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(HomeFullError, match="locked"):
+            transfer(source, replica, 100)
+        other.close()
+        transfer(source, replica, 100)
+    assert content(copy) == content(source)
 
 
 def test_a_log_that_is_being_created_has_no_rows_yet(tmp_path: Path) -> None:
