@@ -73,18 +73,21 @@ class AlertService(Closing):
         try:
             alerts = self._watch.poll()
         except (HomeError, OSError) as error:
-            problem = str(error)
-            if problem != self._problem:
-                self._report(problem)
-            self._problem = problem
+            self._note_problem(str(error))
             return
-        self._problem = None
+        self._note_problem(self._watch.problem)
         for alert in alerts:
             passed = self._limit.passed(alert, time.monotonic())
             if passed is not None:
                 self._on_alert(passed)
                 for delivery in self._deliveries:
                     delivery.enqueue(passed)
+
+    def _note_problem(self, problem: str | None) -> None:
+        """Report a problem, unless it is that of the poll before; None: there is none."""
+        if problem is not None and problem != self._problem:
+            self._report(problem)
+        self._problem = problem
 
     def stop(self) -> None:
         """End `run` after its current poll. May be called from a signal handler."""

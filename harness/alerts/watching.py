@@ -27,6 +27,9 @@ class AlertWatch:
 
     Only what happens from its first poll on is an alert. With a `history` file, that first poll was in an
     earlier process: what happened in between is reported at the first poll of this one.
+
+    Attributes:
+        problem: why the newest poll could not write the history; None: it could, or had no need to.
     """
 
     def __init__(
@@ -36,9 +39,11 @@ class AlertWatch:
         self._unix_s = unix_s
         self._history = ReportedAlerts(history)
         self._saved_unix_s = 0.0
+        self.problem: str | None = None
 
     def poll(self) -> list[RunAlert]:
-        """Return the new alerts. Raises HomeError, and OSError when the history cannot be written."""
+        """Return the new alerts, also where the history cannot be written: then `problem` says why, and the
+        next poll writes it. Raises HomeError."""
         now_unix_s, history = self._unix_s(), self._history
         since_unix_s = min(history.polled_unix_s, now_unix_s) - _MARGIN_S
         listed = self._supervisor.home.runs()
@@ -51,14 +56,18 @@ class AlertWatch:
         history.runs = {run: tracked for run, tracked in history.runs.items() if run in known}
         history.is_new = False
         history.polled_unix_s = now_unix_s
-        if before != (history.runs, len(history.ended)) or now_unix_s - self._saved_unix_s >= _SAVE_S:
-            self.save()
+        is_due = self.problem is not None or now_unix_s - self._saved_unix_s >= _SAVE_S
+        if is_due or before != (history.runs, len(history.ended)):
+            try:
+                self.save()
+            except OSError as error:
+                self.problem = str(error)
         return alerts
 
     def save(self) -> None:
         """Write the history. Raises OSError."""
         self._history.save()
-        self._saved_unix_s = self._unix_s()
+        self._saved_unix_s, self.problem = self._unix_s(), None
 
     def _check(self, folder: RunFolder) -> list[RunAlert]:
         run_id, history = folder.run_id, self._history

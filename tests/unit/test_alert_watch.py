@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.alerts import AlertKind, AlertWatch
+from harness.alerts import AlertKind, AlertOptions, AlertService, AlertWatch
+from harness.alerts.alert import RunAlert
 from harness.alerts.limits import MOST, REPEAT_S, WINDOW_S, RateLimit
 from harness.demo.writing import write
 from harness.records.run import EventKind, RunState, Severity
@@ -155,6 +156,25 @@ def test_a_damaged_history_begins_anew(home: Home, tmp_path: Path) -> None:
         assert AlertWatch(Supervisor(home), history).poll() == []
         run.put(EventKind.LEAK)
         assert kinds(AlertWatch(Supervisor(home), history)) == [AlertKind.LEAK]
+
+
+def test_alerts_are_sent_though_the_history_cannot_be_written(home: Home) -> None:
+    sent: list[RunAlert] = []
+    reports: list[str] = []
+    supervisor = Supervisor(home, is_read_only=True)
+    with (
+        a_live_run(home) as run,
+        AlertService(supervisor, AlertOptions(), reports.append, sent.append) as service,
+    ):
+        service.poll()
+        (lock,) = (home.path / "alerts").glob("*.lock")
+        lock.with_suffix(".draft").mkdir()
+        run.put(EventKind.OOM)
+        for _ in range(2):
+            service.poll()
+        assert [alert.kind for alert in sent] == [AlertKind.OOM]
+        assert len(reports) == 1
+        lock.with_suffix(".draft").rmdir()
 
 
 def test_a_deleted_run_and_a_damaged_one_do_not_disturb_others(home: Home) -> None:
