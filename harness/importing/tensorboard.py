@@ -30,14 +30,18 @@ _MOST_FILES = 10_000
 _LONGEST_NAME = 200
 # As for the scalars of a script: with more, names contain step numbers.
 _MOST_NAMES = 1_000
+# In the year 2242.
+_END_UNIX_S = 2**33
 # A record has a length, its checksum, the data, and their checksum.
 _RECORD_BYTES = 8 + 4 + 4
 
 
 class _Scalar(NamedTuple):
+    """A value; `unix_s` is None where its time is none that a calendar shows."""
+
     name: str
     step: int
-    unix_s: float
+    unix_s: float | None
     value: float
 
 
@@ -91,7 +95,7 @@ def _write(folder: RunFolder, name: str, log: "_EventLog", began_unix_ns: int) -
     )  # fmt: skip
     with LogAppender(folder.log, run) as appender:
         for scalar in log.scalars():
-            unix_ns = int(scalar.unix_s * 1e9)
+            unix_ns = began_unix_ns if scalar.unix_s is None else int(scalar.unix_s * 1e9)
             ended_unix_ns = max(ended_unix_ns, unix_ns)
             t_ns = max(0, unix_ns - began_unix_ns)
             spool.append(ScalarRow(scalar.step, scalar.name, t_ns, *encode_float(scalar.value)))
@@ -106,6 +110,11 @@ def _write(folder: RunFolder, name: str, log: "_EventLog", began_unix_ns: int) -
         change = StateChange(RunState.FINISHED, message, ended_unix_ns, None)
         appender.append(rows=spool, states=[change], durable=True)
     return contents
+
+
+def _valid_time(unix_s: float) -> float | None:
+    """Return `unix_s`, which may be anything; None unless it is from 0 to before `_END_UNIX_S`."""
+    return unix_s if 0 <= unix_s < _END_UNIX_S else None
 
 
 class _EventLog:
@@ -137,9 +146,10 @@ class _EventLog:
     def began_unix_s(self) -> float | None:
         """Return the time of the first event; None if there is none."""
         firsts = (next(self._events(file), None) for file in self._files)
-        times = [event.wall_time for event in firsts if event is not None and 0 <= event.wall_time < 2**33]
+        times = (_valid_time(event.wall_time) for event in firsts if event is not None)
+        began_unix_s = min((unix_s for unix_s in times if unix_s is not None), default=None)
         self._torn = []
-        return min(times, default=None)
+        return began_unix_s
 
     def scalars(self) -> Iterator[_Scalar]:
         """Yield the scalars of all files."""
@@ -156,7 +166,7 @@ class _EventLog:
                     if number is None:
                         self._others.add(name)
                     elif self._has_room_for(name, event.step):
-                        yield _Scalar(name, event.step, event.wall_time, number)
+                        yield _Scalar(name, event.step, _valid_time(event.wall_time), number)
 
     def notes(self) -> Iterator[str]:
         """Yield a sentence for each kind of thing that was left out."""

@@ -282,6 +282,19 @@ def test_odd_steps_and_names_are_left_out_or_escaped(home: Home, tmp_path: Path)
     assert names(imported.folder)[:2] == ["a\\x1b[31m", "b"]
 
 
+@pytest.mark.parametrize("unix_s", [float("nan"), float("inf"), 1e300, -1.0])
+def test_a_value_without_a_valid_time_has_that_of_the_beginning(
+    home: Home, tmp_path: Path, unix_s: float
+) -> None:
+    late, invalid = an_event("loss", 1), an_event("loss", 2)
+    invalid.wall_time = unix_s
+    write_events(tmp_path / "log" / "events.out.tfevents.1.a", late, invalid)
+    folder = import_folder(home, tmp_path / "log").folder
+    assert scalars(folder, "loss") == [(1, 0.5), (2, 0.5)]
+    with LogReader(folder.log) as log:
+        assert log.run().ended_unix_ns == 2_000_000_000
+
+
 @pytest.mark.parametrize("content", [b"", b"not an event file at all"])
 def test_event_files_without_an_event_are_refused(home: Home, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "events.out.tfevents.1.a").write_bytes(content)
