@@ -18,8 +18,7 @@ from dashboard.wire import pack
 from harness.alerts import RunAlert
 
 # Streamlit calls the cleanup function of a render when the component leaves the page, but also when newer
-# data
-# arrives before that render is done. The element stays on the page then, and the newer render reuses it.
+# data arrives before that render is done. The element stays on the page then, and the newer render reuses it.
 _BOOT = """
 const url = new URL("{base}/app/static/{module}", location.origin).href;
 export default async function (component) {{
@@ -52,7 +51,7 @@ def _component(module: str) -> Callable[..., Any]:
 def live_plotly(figure: Mapping[str, Any] | bytes, key: str) -> None:
     """Draw `figure`, a head from `charts.live.figure` or the packed bytes of one, in place.
 
-    The range of steps zoomed to is stored under `key` in the session state; see `state.chart_view`.
+    The range of steps zoomed to is stored under `key` in the session state; see `dashboard.state.chart_zoom`.
     """
     payload = figure if isinstance(figure, bytes) else pack_figure(figure)
     _component("plot.mjs")(
@@ -80,7 +79,7 @@ def live_cards(cards: Sequence[Card], key: str) -> None:
 def bell(alerts: Sequence[RunAlert], is_on: bool, key: str) -> None:
     """Draw the bell, and notify of those of `alerts` that are new to the browser.
 
-    Whether it is on is stored under `key` in the session state; see `state.are_notifications_on`.
+    Whether it is on is stored under `key` in the session state; see `dashboard.state.are_notifications_on`.
     """
     shown = [{"key": alert.key, "title": alert.kind.heading, "text": alert.text} for alert in alerts]
     data = {"alerts": shown, "is_on": is_on}

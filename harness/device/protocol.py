@@ -1,8 +1,8 @@
 """The protocols of a training device: memory, cache, cap, clock and telemetry.
 
 Implementations: `cuda` (also for AMD GPUs), `xpu`, `mps`, `cpu`, and `nvml` for telemetry; fakes are in
-`fakes`. Whatever runs once per step runs on the training thread: it must not synchronize with the device and
-must take microseconds.
+`harness.device.testing`. Whatever runs once per step runs on the training thread: it must not synchronize
+with the device and must take microseconds.
 """
 
 from collections.abc import Sequence

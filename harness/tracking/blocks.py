@@ -14,7 +14,7 @@ _MOST_RETAINED = 100
 
 
 # Runs a named function whose failure must not break training; returns whether it succeeded. See
-# `harness.watch.guard.Guard.run`.
+# `harness.watch.guard.FailureGuard.run`.
 GuardedCall = Callable[[str, Callable[[], None]], bool]
 
 

@@ -25,7 +25,8 @@ from harness.analysis.effect.uncertainty import (
 from harness.analysis.effect.windows import MIN_STEPS, StepWindow
 from harness.settings.spec import SPECS, value_text
 
-# Student's t of a 95 % interval with the 6 degrees of freedom of `uncertainty.DEGREES`.
+# Student's t of a 95 % interval with the 6 degrees of freedom of
+# `harness.analysis.effect.uncertainty.DEGREES`.
 _T_95 = 2.447
 # Windows of a run's own history, for slower changes than a window shows.
 _WINDOWS = 8

@@ -1,6 +1,7 @@
 """Telemetry of NVIDIA devices from NVML, once per second; a failing metric does not affect the others.
 
-`nvml_queries` handles failing and slow metrics. A lost device ends its samples with one warning.
+`harness.device.nvml.queries` handles failing and slow metrics. A lost device ends its samples with one
+warning.
 """
 
 import time

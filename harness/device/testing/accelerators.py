@@ -1,7 +1,8 @@
 """Intel and Apple GPUs without hardware: fakes of the modules torch.xpu and torch.mps.
 
-The real `XpuDevice` and `MpsDevice` run on them, with the allocator and the queue of `fakes`. A test compares
-the functions' names and parameters with torch's. Tensors are on the CPU.
+The real `XpuDevice` and `MpsDevice` run on them, with the allocator and the queue of
+`harness.device.testing.device`. A test compares the functions' names and parameters with torch's. Tensors are
+on the CPU.
 """
 
 # ruff: noqa: ARG002 (the parameters are torch's)
