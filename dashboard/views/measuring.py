@@ -15,7 +15,7 @@ from dashboard.form import setting_input, spec_of_declared
 from harness import words
 from harness.analysis.effect.measured import MeasuredFigure, Word
 from harness.errors import StepscopeError
-from harness.records.measurement import DEFAULT_PAIRS, LEAST_PAIRS, MOST_PAIRS, expected_s, looks
+from harness.records.measurement import DEFAULT_PAIRS, LEAST_PAIRS, MOST_PAIRS, expected_s, judgment_pairs
 from harness.settings.spec import SPECS, SettingSpec, ValueKind
 from harness.store.folder import RunFolder
 from harness.supervisor.measuring import Measurement, long_measurement
@@ -63,7 +63,9 @@ def _expectation(view: RunView) -> None:
     if announcement is not None:
         st.warning(plain(announcement), icon=":material/hourglass_empty:")
     elif step_ns is not None:
-        least, most = (words.span(expected_s(step_ns / 1e9, count)) for count in (looks(pairs)[0], pairs))
+        least, most = (
+            words.span(expected_s(step_ns / 1e9, count)) for count in (judgment_pairs(pairs)[0], pairs)
+        )
         st.caption(plain(f"Takes {least}, and up to {most} until it is conclusive."))
 
 
@@ -127,7 +129,7 @@ def _progress(folder: RunFolder) -> None:
     with st.container(
         horizontal=True, vertical_alignment="center", gap="small", border=True, key="measuring"
     ):
-        st.progress(min(1.0, measurement.pairs / measurement.next_look), text=plain(text))
+        st.progress(min(1.0, measurement.pairs / measurement.next_judgment), text=plain(text))
         if disabled_reason(view) is None:
             st.button(
                 "End",

@@ -265,7 +265,7 @@ class _Follower:
             def show(measurement: Measurement, state: RunState) -> None:
                 progress.update(
                     task,
-                    total=measurement.next_look,
+                    total=measurement.next_judgment,
                     completed=measurement.pairs,
                     description=progress_line(measurement, state),
                 )

@@ -50,7 +50,7 @@ class MeasurementRow(NamedTuple):
     source: str
     before: str
     after: str
-    # Pairs of blocks to be measured at most, see `looks`.
+    # Pairs of blocks to be measured at most, see `judgment_pairs`.
     pairs: int
     # 1: the change is kept if it is faster.
     keeps_if_better: int
@@ -95,13 +95,13 @@ class MeasurementEndRow(NamedTuple):
 LEAST_PAIRS = 8
 DEFAULT_PAIRS = 64
 MOST_PAIRS = 400
-_LEAST_FIRST_LOOK = 16
+_LEAST_JUDGED_PAIRS = 16
 
 
-def looks(pairs: int) -> tuple[int, ...]:
+def judgment_pairs(pairs: int) -> tuple[int, ...]:
     """Return after how many pairs a measurement of at most `pairs` is judged: after a quarter and half of
     them, unless those are too few, and after all. It ends with the first conclusive result."""
-    return (*(look for look in (pairs // 4, pairs // 2) if look >= _LEAST_FIRST_LOOK), pairs)
+    return (*(part for part in (pairs // 4, pairs // 2) if part >= _LEAST_JUDGED_PAIRS), pairs)
 
 
 class MeasureRequest(NamedTuple):

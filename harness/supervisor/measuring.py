@@ -23,7 +23,7 @@ from harness.records.measurement import (
     MeasurementEndRow,
     MeasurementRow,
     expected_s,
-    looks,
+    judgment_pairs,
 )
 from harness.records.run import DeviceKind, RunState
 from harness.settings.spec import difference_title
@@ -38,7 +38,7 @@ _STEPS_BEFORE = 50
 
 def long_measurement(step_ns: float | None, pairs: int) -> str | None:
     """Return a sentence about a measurement that takes long; None for others, and without a step time."""
-    pairs = looks(pairs)[0]
+    pairs = judgment_pairs(pairs)[0]
     if step_ns is None or expected_s(step_ns / 1e9, pairs) <= _LONG_S:
         return None
     return (
@@ -50,7 +50,7 @@ def long_measurement(step_ns: float | None, pairs: int) -> str | None:
 
 class Measurement(NamedTuple):
     """One measurement: its plan, its finished blocks, its end, None while it goes on, and the effect: that of
-    all pairs, but of one that may be conclusive, that of the pairs at the last look.
+    all pairs, but of one that may be conclusive, that of the pairs at the last judgment.
 
     `reasons` are sentences on why not to trust the effect. `is_over` is True once the run has ended too.
     `expected_s` is the time until it is judged first, as expected from the steps before it; None without any.
@@ -86,16 +86,17 @@ class Measurement(NamedTuple):
         return self.blocks[-1].pair if self.blocks else 0
 
     @property
-    def next_look(self) -> int:
+    def next_judgment(self) -> int:
         """The pairs after which it is judged next, and ends if it is conclusive."""
-        return next((look for look in looks(self.plan.pairs) if look > self.pairs), self.plan.pairs)
+        planned = self.plan.pairs
+        return next((judged for judged in judgment_pairs(planned) if judged > self.pairs), planned)
 
     @property
     def progress(self) -> str:
         """The progress in words: "pair 20 of 32, inconclusive after 16"."""
-        last = last_look(self.plan.pairs, self.pairs)
+        last = last_judgment(self.plan.pairs, self.pairs)
         word = "conclusive" if self.effect.is_conclusive else "inconclusive"
-        return f"pair {self.pairs} of {self.next_look}{'' if last is None else f', {word} after {last}'}"
+        return f"pair {self.pairs} of {self.next_judgment}{'' if last is None else f', {word} after {last}'}"
 
     @property
     def remaining_s(self) -> float | None:
@@ -104,7 +105,7 @@ class Measurement(NamedTuple):
         if self.is_over or not self.pairs:
             return None
         passed_ns = self.blocks[-1].t_ns - self.plan.t_ns
-        return passed_ns / 1e9 / self.pairs * (self.next_look - self.pairs)
+        return passed_ns / 1e9 / self.pairs * (self.next_judgment - self.pairs)
 
     def remaining_text(self, state: RunState) -> str | None:
         """Return the remaining time of a measurement of a run in `state` in words, before the first pair the
@@ -150,29 +151,30 @@ def read_measurement(reader: LogReader, number: int, is_run_over: bool = False) 
     on_device = bool(sums) and all(one.device_ns is not None for one in sums)
     times_ns = reader.measurements.step_times_ns(number, on_device=on_device)
     figures = _figures(blocks, sums, times_ns, on_device)
-    effect = measure_effect(_at_last_look(plan, end, figures), len(looks(plan.pairs)))
+    effect = measure_effect(_up_to_last_judgment(plan, end, figures), len(judgment_pairs(plan.pairs)))
     is_over = end is not None or is_run_over
     reasons = doubts(_conditions(reader, blocks, sums)) if blocks else []
     kept = any(row.command_id == plan.keep_command_id for row in reader.settings_history())
     # A measurement from the first step on has none before it.
     rows = reader.steps(plan.step - _STEPS_BEFORE, plan.step - 1) or reader.last_steps(_STEPS_BEFORE)
-    expected = expected_s(median(row.step_ns for row in rows) / 1e9, looks(plan.pairs)[0]) if rows else None
+    least_pairs = judgment_pairs(plan.pairs)[0]
+    expected = expected_s(median(row.step_ns for row in rows) / 1e9, least_pairs) if rows else None
     return Measurement(plan, blocks, end, effect, reasons, kept, is_over, expected)
 
 
-def last_look(most: int, pairs: int) -> int | None:
+def last_judgment(most: int, pairs: int) -> int | None:
     """Return after how many of `pairs` pairs a measurement of at most `most` was judged last; None: never."""
-    return max((look for look in looks(most) if look <= pairs), default=None)
+    return max((judged for judged in judgment_pairs(most) if judged <= pairs), default=None)
 
 
-def _at_last_look(
+def _up_to_last_judgment(
     plan: MeasurementRow, end: MeasurementEndRow | None, figures: Sequence[BlockFigures]
 ) -> Sequence[BlockFigures]:
     """Leave out the pairs that were measured while the judge compared those before them: that is another
     sample than the one that was conclusive."""
     if end is not None and end.state != MeasurementEnd.COMPLETED:
         return figures
-    last = last_look(plan.pairs, max((one.pair for one in figures), default=0))
+    last = last_judgment(plan.pairs, max((one.pair for one in figures), default=0))
     return figures if last is None else [one for one in figures if one.pair <= last]
 
 

@@ -20,7 +20,7 @@ from harness.records.measurement import (
     MeasurementEndRow,
     MeasurementRow,
     MeasureRequest,
-    looks,
+    judgment_pairs,
 )
 from harness.records.run import (
     CommandKind,
@@ -247,7 +247,7 @@ class Measuring(StepAction):
             self._end(boundary, MeasurementEnd.COMPLETED, "All pairs were measured.")
             self.to_judge.numbers += [number] * is_judged
             return
-        if current.position == 0 and current.pair in looks(current.row.pairs):
+        if current.position == 0 and current.pair in judgment_pairs(current.row.pairs):
             self.to_judge.numbers.append(current.row.number)
             current.judge_deadline_ns = self._clock_ns() + JUDGE_NS
         self._begin_block(current, boundary)

@@ -18,7 +18,7 @@ from harness.analysis.effect.measured import THROUGHPUT
 from harness.data.source import open_source
 from harness.device.cpu.device import CpuDevice
 from harness.models.building import build_model
-from harness.records.measurement import DEFAULT_PAIRS, MeasurementEnd, MeasureRequest, looks
+from harness.records.measurement import DEFAULT_PAIRS, MeasurementEnd, MeasureRequest, judgment_pairs
 from harness.records.run import CommandKind, CommandRow
 from harness.settings import Settings
 from harness.settings.resolve import resolve
@@ -130,7 +130,7 @@ class MeasuredWorkload(Workload):
     def prepare(self, work: Work, kind: Kind) -> None:
         """Begin to add work."""
         self._work, self._kind = work, kind
-        self._expected_s = 2 * looks(DEFAULT_PAIRS)[0] * (BLOCK_NS + DISCARDED_NS) / 1e9
+        self._expected_s = 2 * judgment_pairs(DEFAULT_PAIRS)[0] * (BLOCK_NS + DISCARDED_NS) / 1e9
         self._least = self._more = self._most = 0
         self._log_ratios: list[float] = []
         self._is_corrected = False

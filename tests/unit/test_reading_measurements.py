@@ -208,7 +208,7 @@ def test_pairs_after_the_look_that_was_conclusive_are_left_out(tmp_path: Path) -
         assert (measurement.pairs, measurement.effect.pairs) == (18, pairs)
 
 
-def test_progress_is_that_to_the_next_look(tmp_path: Path) -> None:
+def test_progress_is_that_to_the_next_judgment(tmp_path: Path) -> None:
     write_measured_log(tmp_path / "log.sqlite3", pairs=18, planned=64, end=None)
     with LogReader(tmp_path / "log.sqlite3") as reader:
         measurement = read_measurement(reader, 1)

@@ -140,14 +140,14 @@ class MeasuredEffect(NamedTuple):
         return f"{word}: {measured}, {words.plural(self.pairs, 'pair')} of blocks.{tail}"
 
 
-def measure_effect(blocks: Sequence[BlockFigures], looks: int = 1) -> MeasuredEffect:
-    """Compare the blocks of both arms, pair by pair, in a measurement that is judged `looks` times. A pair
-    that lacks a block is left out."""
+def measure_effect(blocks: Sequence[BlockFigures], judgments: int = 1) -> MeasuredEffect:
+    """Compare the blocks of both arms, pair by pair, in a measurement that is judged `judgments` times. A
+    pair that lacks a block is left out."""
     pairs = _paired(blocks)
     differs = any(a.samples * b.steps != b.samples * a.steps for a, b in pairs)
     kinds = (_SAMPLE_TIME, _STEP_TIME, *_OTHERS) if differs else (_STEP_TIME, *_OTHERS)
-    figures = [_figure(kind, pairs, looks) for kind in kinds]
-    of_all = _figure(_ALL_STEPS, pairs, looks)
+    figures = [_figure(kind, pairs, judgments) for kind in kinds]
+    of_all = _figure(_ALL_STEPS, pairs, judgments)
     if _are_apart(figures[0], of_all):
         figures.insert(0, of_all)
     return MeasuredEffect(len(pairs), tuple(figures))
@@ -174,7 +174,7 @@ def _paired(blocks: Sequence[BlockFigures]) -> list[tuple[BlockFigures, BlockFig
 
 
 def _figure(
-    kind: FigureKind, pairs: Sequence[tuple[BlockFigures, BlockFigures]], looks: int
+    kind: FigureKind, pairs: Sequence[tuple[BlockFigures, BlockFigures]], judgments: int
 ) -> MeasuredFigure:
     """Compare one figure."""
 
@@ -187,10 +187,10 @@ def _figure(
     if len(values) < LEAST_PAIRS:
         return missing("not measured")
     if kind.is_ratio:
-        difference = paired_difference([math.log(after / before) for before, after in values], looks)
+        difference = paired_difference([math.log(after / before) for before, after in values], judgments)
         effect, low, high = (math.expm1(value) for value in difference[:3])
     else:
-        difference = paired_difference([after - before for before, after in values], looks)
+        difference = paired_difference([after - before for before, after in values], judgments)
         effect, low, high = difference[:3]
     before = median(before for before, _ in values)
     after = before * (1 + effect) if kind.is_ratio else before + effect

@@ -17,7 +17,8 @@ from typing import NamedTuple
 # Of the interval that is stated as one of 95 %, by how often a measurement is judged before it ends (after
 # half of the pairs, or a quarter and half, and all). Without an effect, 3 % of the measurements are called
 # however often they are judged, so in 200 of them 5 % and less with a probability of 96 %. The levels are
-# constant over the looks, as those of Pocock (Biometrika 64, 1977), for a Brownian motion at 1/4, 1/2 and 1.
+# constant over the judgments, as those of Pocock (Biometrika 64, 1977), for a Brownian motion at 1/4, 1/2
+# and 1.
 CONFIDENCE = {1: 0.97, 2: 0.983, 3: 0.988}
 # Fewer differences are not rejected at these levels whatever they are: 2 / 2**8 is the smallest p-value of 8.
 LEAST_PAIRS = 8
@@ -44,10 +45,10 @@ class PairedDifference(NamedTuple):
         return max(1, math.ceil(self.pairs * (now / half_width) ** 2) - self.pairs)
 
 
-def paired_difference(differences: Sequence[float], looks: int = 1) -> PairedDifference:
+def paired_difference(differences: Sequence[float], judgments: int = 1) -> PairedDifference:
     """Return the typical value of at least `LEAST_PAIRS` differences, and its interval, for a measurement
-    that is judged `looks` times."""
-    level = 1 - CONFIDENCE[looks]
+    that is judged `judgments` times."""
+    level = 1 - CONFIDENCE[judgments]
 
     def is_plausible(shift: float) -> bool:
         return signed_rank_p_value([difference - shift for difference in differences]) > level
