@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from harness.attach.active import active
 from harness.attach.guard import ScriptGuard
-from harness.attach.launch import DISABLED_VARIABLE, Attachment, Script, attaching, origin_of, say
+from harness.attach.launch import DISABLED_VARIABLE, Attachment, Script, attaching, origin_of, print_notice
 from harness.store.home import Home
 from stepscope.notebook import after_each_cell, in_notebook, show
 from stepscope.process import ProcessEnd, error_passed_on
@@ -51,7 +51,7 @@ def watch(
     if os.environ.get(DISABLED_VARIABLE) == "1":
         return Run(None, None)
     if Run._newest is not None:
-        Run._newest._left(None)
+        Run._newest._end_abandoned(None)
     if (attachment := active()) is not None:
         _begin(attachment, models, optimizers)
         return Run(attachment, None)
@@ -66,7 +66,7 @@ def watch(
     if in_notebook():
         show(run)
     else:
-        say(f"this is run {run.name} ({run.id})")
+        print_notice(f"this is run {run.name} ({run.id})")
     return run
 
 
@@ -93,7 +93,7 @@ class Run:
         self._is_over_by_cell = False
         if owned is not None:
             Run._newest = self
-            self._process_end = ProcessEnd(self._left)
+            self._process_end = ProcessEnd(self._end_abandoned)
             after_each_cell(self._cell_ended)
 
     @property
@@ -217,8 +217,8 @@ class Run:
 
         return link(self.name, self.id)
 
-    def _left(self, error: BaseException | None) -> None:
-        """Nothing of the script is left to end the run: `error` does, or what a cell was interrupted by."""
+    def _end_abandoned(self, error: BaseException | None) -> None:
+        """End the run, which the script has not closed, by `error` or by what interrupted its last cell."""
         self._end(error or self._interrupt)
 
     def _cell_ended(self, error: BaseException | None) -> bool:
@@ -238,10 +238,12 @@ class Run:
             self._interrupt = None if error is None else KeyboardInterrupt()
         return self._owned is not None
 
-    def _say_over(self) -> None:
+    def _report_over(self) -> None:
         if self._is_over_by_cell:
             self._is_over_by_cell = False
-            say("This run has ended by the error of a cell: the loop is not watched. Call stepscope.watch.")
+            print_notice(
+                "This run has ended by the error of a cell: the loop is not watched. Call stepscope.watch."
+            )
 
 
 class Setting(Generic[Value]):
@@ -301,7 +303,7 @@ class _Steps(Generic[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         remarks = self._run._remarks  # The class is part of the run's module.
         if remarks is None:
-            self._run._say_over()
+            self._run._report_over()
             return iter(()) if self._run.is_stopped else iter(self._batches)
         remarks.restart_first_step()
         self._run._position = None  # A cell trains, even if its first batch fails.

@@ -29,7 +29,7 @@ REPLAYED = (
 
 
 class Captured:
-    """What a graph contains of training.
+    """The parts of a training that a graph contains.
 
     Attributes:
         optimizers: those that update, one per update, in order.

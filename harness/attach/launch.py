@@ -216,7 +216,7 @@ def _run_watched(script: Script, folder: RunFolder, environ: Mapping[str, str]) 
     with ExitStack() as stack:
         attachment = stack.enter_context(attaching(folder, environ))
         if not folder.rank:
-            say(f"{script.command} is run {attachment.name} ({folder.run_id})")
+            print_notice(f"{script.command} is run {attachment.name} ({folder.run_id})")
         after_import("torch", attachment.attach)
         with reporting_threads(attachment.end):
             error = execute(script)
@@ -247,7 +247,7 @@ def reporting_threads(end: Callable[[BaseException], None]) -> Iterator[None]:
         if isinstance(error, Exception) and is_training:
             ScriptGuard().run(end, error)
         if isinstance(error, ScriptStopped):
-            say(str(error))
+            print_notice(str(error))
             return
         trace = arguments.exc_traceback
         if error is not None:
@@ -267,7 +267,7 @@ def _close(stack: ExitStack) -> None:
     try:
         stack.close()
     except OSError as error:
-        say(f"The files of this run could not be closed: {error.strerror or error}.")
+        print_notice(f"The files of this run could not be closed: {error.strerror or error}.")
 
 
 @contextmanager
@@ -283,7 +283,7 @@ def attaching(folder: RunFolder, environ: Mapping[str, str]) -> Iterator[Attachm
         yield attachment
 
 
-def say(text: str) -> None:
+def print_notice(text: str) -> None:
     """Print a line on the script's standard error."""
     print(f"stepscope: {text}", file=sys.stderr, flush=True)
 
@@ -333,7 +333,7 @@ def report(error: BaseException, print_error: Callable[..., object]) -> None:
     """Report the error that ends the process by `print_error`, an excepthook; a stop in one line, unless that
     hook may do more than print."""
     if isinstance(error, ScriptStopped) and _only_prints(print_error):
-        say(str(error))
+        print_notice(str(error))
         return
     leave_out_own_frames(error)  # The end of the watch has added some.
     print_error(type(error), error, error.__traceback__)

@@ -261,7 +261,7 @@ class Observation:
             self._updated(is_last=is_last)
 
     def update_returned(self) -> None:
-        """What an update was within has returned. Raises as `update_ended`."""
+        """The call that an update was within has returned. Raises as `update_ended`."""
         if (is_last := self._early_update) is not None and not self.tracker.is_in_backward:
             self._early_update = None
             self._updated(is_last=is_last)

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from harness.attach.batches import batch_axis, samples_of
+from harness.attach.declared_settings import ScriptLiveSettings
 from harness.attach.guard import ScriptGuard
 from harness.attach.iterators import ScriptIterator
-from harness.attach.knobs import ScriptLiveSettings
 from harness.attach.numbering import ARRIVED
 from harness.attach.observation import Observation
 from harness.attach.scalars import (
@@ -47,7 +47,7 @@ _DTYPES = {AmpMode.BF16: torch.bfloat16, AmpMode.FP16: torch.float16}
 
 
 class Remarks:
-    """What a script says about its training; used on the training thread.
+    """The calls of a script about its training; used on the training thread.
 
     Attributes:
         is_open: whether the training has begun.

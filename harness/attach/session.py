@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from harness.attach.autocast import RegionState
 from harness.attach.batches import sizes_of
 from harness.attach.calls import ScriptCalls
+from harness.attach.declared_settings import ScriptLiveSettings
 from harness.attach.discovery import (
     as_one_model,
     find_models,
@@ -32,7 +33,6 @@ from harness.attach.entries import StepEntries, computes_gradients
 from harness.attach.guard import EndingGuard, ScriptGuard
 from harness.attach.hooks import Hooks
 from harness.attach.iterators import ScriptIterator
-from harness.attach.knobs import ScriptLiveSettings
 from harness.attach.loaders import LoaderSwitch
 from harness.attach.observation import Observation
 from harness.attach.opening import ScriptRecord
