@@ -81,7 +81,7 @@ class RunView(NamedTuple):
 
     @property
     def subject(self) -> str | None:
-        """What is trained: "train.py", "cnn laptop"; None if unknown."""
+        """The script or the model with its size: "train.py", "cnn laptop"; None if unknown."""
         return subject_of(self.script, self.initial_settings)
 
     @property

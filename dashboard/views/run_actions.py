@@ -1,4 +1,4 @@
-"""What can be done with the runs that are selected on the Runs page: export, label, delete."""
+"""The actions on the runs that are selected on the Runs page: export, label, delete."""
 
 import shlex
 from collections.abc import Sequence

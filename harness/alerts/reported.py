@@ -1,4 +1,4 @@
-"""What was reported already, in a file of the home, so that a restart repeats nothing."""
+"""The alerts that were reported already, in a file of the home, so that a restart repeats nothing."""
 
 import json
 from pathlib import Path

@@ -22,7 +22,7 @@ class Request(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What was requested: "amp=bf16", "empty cache"."""
+        """The request in words: "amp=bf16", "empty cache"."""
         if self.command.kind != CommandKind.SET:
             return self.command.kind.replace("_", " ")
         return ", ".join(f"{name}={_value(name, value)}" for name, value in self.command.values.items())

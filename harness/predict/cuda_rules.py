@@ -1,4 +1,4 @@
-"""What torch does otherwise on CUDA than on the CPU, for traces of a CUDA run on the CPU."""
+"""The operators that torch runs otherwise on CUDA than on the CPU, for traces of a CUDA run on the CPU."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

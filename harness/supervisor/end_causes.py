@@ -1,4 +1,4 @@
-"""What a log says about the end of a process that nothing else explains."""
+"""The causes that a log names for the end of a process that nothing else explains."""
 
 from pathlib import Path
 

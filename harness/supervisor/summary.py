@@ -55,7 +55,7 @@ class RunSummary(NamedTuple):
 
     @property
     def subject(self) -> str | None:
-        """What is trained: "train.py", "cnn laptop"; None if unknown."""
+        """The script or the model with its size: "train.py", "cnn laptop"; None if unknown."""
         return subject_of(self.script, self.settings)
 
     def entry(self, labels: Labels) -> RunEntry:

@@ -86,7 +86,7 @@ class RecentChanges:
         self._changes = [*self._changes[1 - _MOST_KEPT :], change]
 
     def took_effect(self, step: int) -> None:
-        """What was waiting took effect before `step`."""
+        """The changes that were waiting took effect before `step`."""
         self._changes = [
             one._replace(step=step, is_waiting=False) if one.is_waiting else one for one in self._changes
         ]
