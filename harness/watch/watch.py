@@ -28,7 +28,7 @@ from harness.watch.compiler import watching_compiler
 from harness.watch.controller import expire
 from harness.watch.dispatch import StepListener
 from harness.watch.inbox import Inbox
-from harness.watch.instruments import open_instruments
+from harness.watch.instruments import Instruments, open_instruments
 from harness.watch.jobs.commands import CommandPoll
 from harness.watch.jobs.folder import FolderWatch
 from harness.watch.jobs.opening import open_jobs
@@ -101,63 +101,74 @@ class Watch:
         """`run` begins the log, `settings` are those at the start of the run, and `inbox` receives a stop
         from signal handlers. `commands` puts commands into the inbox, by default those of the folder.
         `prints_errors` as for `OutcomeRecorder`. Raises HomeError if the log cannot be created."""
-        folder, alive, outbox = files.handle.steady, files.alive, Outbox()
-        self._inbox = inbox = inbox or Inbox()
-        inbox.on_stop_caught = lambda: alive.signs.stop_caught(time.time_ns())
+        self._inbox = inbox or Inbox()
+        self._inbox.on_stop_caught = lambda: files.alive.signs.stop_caught(time.time_ns())
         self._pacing = pacing
         self.folder = files.path
-        folder_watch = FolderWatch(files.handle.locate, files.path, inbox)
         with ExitStack() as stack:
-
-            def open_log(feed: Feed, clock_ns: Callable[[], int]) -> LogWriter:
-                return stack.enter_context(
-                    LogWriter(
-                        files.handle.locate_log() or folder.log,
-                        run,
-                        pacing.feed(feed),
-                        clock_ns,
-                        locate=files.handle.locate_log,
-                        report=alive.signs.set_unwritten,
-                        outbox=outbox,
-                    )
-                )
-
-            self._instruments = open_instruments(
-                device,
-                time.perf_counter_ns,
-                inbox,
-                folder.captures,
-                outbox.put,
-                open_log,
-                is_behind=outbox.is_behind,
-                step_finished=alive.signs.step_finished,
-            )
-            self.context = context = self._instruments.context
+            self._instruments = self._open_instruments(stack, files, device, run)
+            self.context, memory = self._instruments.context, self._instruments.memory
             names = frozenset(json_object(run.settings))
-            self.reporter = OomReporter(context, self._instruments.memory, folder, settings, names)
+            self.reporter = OomReporter(self.context, memory, files.handle.steady, settings, names)
             self._outcome = OutcomeRecorder(
-                context,
-                self._instruments.memory,
+                self.context,
+                memory,
                 self.reporter,
-                report=alive.signs.set_outcome,
+                report=files.alive.signs.set_outcome,
                 prints_errors=prints_errors,
             )
             # A script goes on without a watch that could not be opened, so that this is not its end.
             self._records_errors = prints_errors
             stack.push(self._record_error)
-            poll = commands or CommandPoll(folder, inbox)
-            stack.callback(poll.close)
-            stack.callback(lambda: expire(inbox, context))
-            stack.callback(lambda: context.guard.run("commands", poll.poll))
-            jobs = [
-                Job("heartbeat", every(HEARTBEAT_PERIOD_S), alive.beat),
-                Job("folder watch", every(HEARTBEAT_PERIOD_S), folder_watch.check),
-                Job("commands", every(COMMAND_PERIOD_S), poll.poll),
-            ]
-            stack.enter_context(Sampler(jobs, context.guard, pacing.clock_s))
-            stack.enter_context(watching_compiler(lambda text: context.warn("torch.compile", text)))
+            self._begin_jobs(stack, files, commands or CommandPoll(files.handle.steady, self._inbox))
+            stack.enter_context(watching_compiler(lambda text: self.context.warn("torch.compile", text)))
             self._stack = stack.pop_all()
             self._records_errors = True
+
+    def _open_instruments(
+        self, stack: ExitStack, files: RunFiles, device: Device, run: RunRow
+    ) -> Instruments:
+        """Open the log with the row `run`, and what feeds it; `stack` closes the log."""
+        folder, alive, outbox = files.handle.steady, files.alive, Outbox()
+
+        def open_log(feed: Feed, clock_ns: Callable[[], int]) -> LogWriter:
+            return stack.enter_context(
+                LogWriter(
+                    files.handle.locate_log() or folder.log,
+                    run,
+                    self._pacing.feed(feed),
+                    clock_ns,
+                    locate=files.handle.locate_log,
+                    report=alive.signs.set_unwritten,
+                    outbox=outbox,
+                )
+            )
+
+        return open_instruments(
+            device,
+            time.perf_counter_ns,
+            self._inbox,
+            folder.captures,
+            outbox.put,
+            open_log,
+            is_behind=outbox.is_behind,
+            step_finished=alive.signs.step_finished,
+        )
+
+    def _begin_jobs(self, stack: ExitStack, files: RunFiles, commands: CommandSource) -> None:
+        """Begin the jobs of the whole run. At its end `stack` polls `commands` once more, answers those that
+        are left, and closes their source."""
+        context, inbox = self.context, self._inbox
+        folder_watch = FolderWatch(files.handle.locate, files.path, inbox)
+        stack.callback(commands.close)
+        stack.callback(lambda: expire(inbox, context))
+        stack.callback(lambda: context.guard.run("commands", commands.poll))
+        jobs = [
+            Job("heartbeat", every(HEARTBEAT_PERIOD_S), files.alive.beat),
+            Job("folder watch", every(HEARTBEAT_PERIOD_S), folder_watch.check),
+            Job("commands", every(COMMAND_PERIOD_S), commands.poll),
+        ]
+        stack.enter_context(Sampler(jobs, context.guard, self._pacing.clock_s))
 
     @property
     def state(self) -> RunState | None:
