@@ -47,7 +47,7 @@ _HOLDERS: tuple[Any, ...] = (functools._lru_cache_wrapper, functools.partial)
 _OWN_REFERENCES = 3
 
 
-class _Found(NamedTuple):
+class _VariableMemory(NamedTuple):
     """The sizes in bytes of the memory behind a variable, by address: of its own, and saved for a backward
     pass in the graphs of its tensors. Complete unless the search was cut."""
 
@@ -61,7 +61,7 @@ class _Variable(NamedTuple):
 
     name: str
     site: str
-    found: _Found
+    memory: _VariableMemory
 
 
 class _Search:
@@ -72,7 +72,7 @@ class _Search:
         self._owned = owned
         self._until_s = time.thread_time() + _MOST_S_OF_ALL
 
-    def behind(self, value: Any) -> _Found:
+    def behind(self, value: Any) -> _VariableMemory:
         """Return the memory that `value` holds. Containers are read item by item, never copied: there is
         little memory left."""
         sizes: dict[int, int] = {}
@@ -82,7 +82,7 @@ class _Search:
             is_complete = self._collect(value, sizes, nodes, until_s)
         except MemoryError:  # What was found until then is known.
             is_complete = False
-        return self._with_graphs(sizes, nodes, until_s) if is_complete else _Found(sizes, {}, False)
+        return self._with_graphs(sizes, nodes, until_s) if is_complete else _VariableMemory(sizes, {}, False)
 
     def _collect(self, value: Any, sizes: dict[int, int], nodes: list[Any], until_s: float) -> bool:
         """Add to `sizes` the memory behind `value`, and to `nodes` those of the graphs of its tensors; return
@@ -114,15 +114,15 @@ class _Search:
                     waiting.append(_parts(one))
         return True
 
-    def _with_graphs(self, sizes: dict[int, int], nodes: list[Any], until_s: float) -> _Found:
+    def _with_graphs(self, sizes: dict[int, int], nodes: list[Any], until_s: float) -> _VariableMemory:
         saved: dict[int, int] = {}
         walk = GraphWalk(nodes, lambda: time.thread_time() > until_s)
         try:
             for tensor in walk.saved():
                 self._note(tensor, saved)
         except MemoryError:  # The variables themselves are known, and the walk has released what it took.
-            return _Found(sizes, saved, is_complete=False)
-        return _Found(sizes, saved, walk.is_complete and len(nodes) < MOST_NODES)
+            return _VariableMemory(sizes, saved, is_complete=False)
+        return _VariableMemory(sizes, saved, walk.is_complete and len(nodes) < MOST_NODES)
 
     def _note(self, value: Any, sizes: dict[int, int]) -> None:
         self._count(memory_of(value, self._device), sizes)
@@ -138,7 +138,7 @@ def largest_variables(
     """Return the variables of `frames`, the outermost first, that hold the most memory of `device`, the
     largest first. `lines` are those that the frames have reached, and `owned` the tensors that do not
     count."""
-    found: list[_Variable] = []
+    candidates: list[_Variable] = []
     with torch._C.DisableTorchFunctionSubclass():
         memories = (memory_of(one, device) for one in owned)
         search = _Search(device, {memory.key for memory in memories if memory is not None})
@@ -147,38 +147,38 @@ def largest_variables(
             if is_torch(file) or is_own(file):
                 continue
             site = f"{file}:{line} {frame.f_code.co_name}"
-            found += [_Variable(name, site, search.behind(value)) for name, value in _named(frame)]
+            candidates += [_Variable(name, site, search.behind(value)) for name, value in _named(frame)]
     try:
-        variables = _shared(found)
+        variables = _shared(candidates)
     except MemoryError:  # As with tens of thousands of tensors: what the largest one holds is known.
-        variables = _largest(found)
+        variables = _largest(candidates)
     least_bytes = _LEAST_SHARE * sum(one.held_bytes for one in variables)
     variables.sort(key=lambda one: -one.held_bytes)
     return tuple(one for one in variables[:MOST_VARIABLES] if one.held_bytes > least_bytes)
 
 
-def _shared(found: Sequence[_Variable]) -> list[LiveVariable]:
+def _shared(variables: Sequence[_Variable]) -> list[LiveVariable]:
     """Return the variables with their parts of the memory that was found."""
-    own = _shares([one.found.sizes for one in found], set())
-    counted = {key for one in found for key in one.found.sizes}
-    saved = _shares([one.found.saved for one in found], counted)
+    own = _shares([one.memory.sizes for one in variables], set())
+    counted = {key for one in variables for key in one.memory.sizes}
+    saved = _shares([one.memory.saved for one in variables], counted)
     return [
         LiveVariable(
             one.name,
             one.site,
             sum(own_part.values()) + sum(saved_part.values()),
             len(own_part) + len(saved_part),
-            one.found.is_complete,
+            one.memory.is_complete,
             sum(saved_part.values()),
         )
-        for one, own_part, saved_part in zip(found, own, saved, strict=True)
+        for one, own_part, saved_part in zip(variables, own, saved, strict=True)
     ]
 
 
-def _largest(found: Sequence[_Variable]) -> list[LiveVariable]:
+def _largest(variables: Sequence[_Variable]) -> list[LiveVariable]:
     """Return the largest variable alone, without what graphs keep for it."""
-    one = max(found, key=lambda one: sum(one.found.sizes.values()))
-    sizes = one.found.sizes
+    one = max(variables, key=lambda one: sum(one.memory.sizes.values()))
+    sizes = one.memory.sizes
     return [LiveVariable(one.name, one.site, sum(sizes.values()), len(sizes), False, 0)]
 
 
