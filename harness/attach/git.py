@@ -1,4 +1,4 @@
-"""The commit of the repository that a script lies in."""
+"""The commit of the repository with a script."""
 
 import subprocess
 from pathlib import Path
@@ -22,6 +22,7 @@ def _git(folder: Path, *words: str) -> str | None:
             ["git", "-C", str(folder), *words],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_DEADLINE_S,
             check=True,
             stdin=subprocess.DEVNULL,
