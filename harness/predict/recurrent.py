@@ -37,8 +37,8 @@ _WIDEST = 1024
 
 
 class _Kernel(NamedTuple):
-    """What one call of a module computes: `layers` of them, `units` in each direction, with an output of
-    `width` for both directions together. `batch` is its size; 1 where sequences are packed."""
+    """One call of a module: `layers` computed as one kernel, with `units` in each direction and an output of
+    `width` for both directions together. `batch` is the size of the batch; 1 where sequences are packed."""
 
     kind: _Kind
     layers: int
@@ -65,11 +65,11 @@ class _Layer(torch.autograd.Function):
         after the last step."""
         output = states.new_empty(*states.shape[:-1], kernel.width)
         reserve = output.new_empty(kernel.reserve(output.shape[:-1].numel()))
-        size = sum(weight.numel() for weight in weights)
+        weight_count = sum(weight.numel() for weight in weights)
         # In another dtype the weights are copied into one block, which backward needs.
-        copy = states.new_empty(size if states.dtype is not weights[0].dtype else 0)
-        ctx.kernel, ctx.size = kernel, size
-        _work(kernel, output, size)
+        copy = states.new_empty(weight_count if states.dtype is not weights[0].dtype else 0)
+        ctx.kernel, ctx.weight_count = kernel, weight_count
+        _use_workspace(kernel, output, weight_count)
         ctx.save_for_backward(states, output, hidden, cells, reserve, copy, *weights)
         return output, torch.empty_like(hidden), torch.empty_like(cells)
 
@@ -77,23 +77,23 @@ class _Layer(torch.autograd.Function):
     def backward(ctx: Any, *_gradients: Tensor) -> Any:
         """Return gradients of the states, hidden states, cells and weights."""
         states, output, hidden, cells, _, copy, *weights = ctx.saved_tensors
-        gradient, flat = torch.empty_like(states), copy.new_empty(ctx.size)
-        _work(ctx.kernel, output, ctx.size)
+        gradient, flat = torch.empty_like(states), copy.new_empty(ctx.weight_count)
+        _use_workspace(ctx.kernel, output, ctx.weight_count)
         if not copy.numel():
             del flat  # The gradients of the weights are views of it.
-        begun = torch.empty_like(hidden), torch.empty_like(cells)
-        return None, gradient, *begun, *(torch.empty_like(weight) for weight in weights)
+        of_initial_states = torch.empty_like(hidden), torch.empty_like(cells)
+        return None, gradient, *of_initial_states, *(torch.empty_like(weight) for weight in weights)
 
 
-def _work(kernel: _Kernel, output: Tensor, weights: int) -> None:
-    """Allocate and free the kernel's workspace; `weights` is their number."""
+def _use_workspace(kernel: _Kernel, output: Tensor, weight_count: int) -> None:
+    """Allocate and free the kernel's workspace."""
     is_half = output.element_size() == 2
     share: float = _STANDARD_SHARE
     if is_half and kernel.batch % 8 == 0 and kernel.units <= _WIDEST:
         share = kernel.kind.aligned
     elif kernel.units <= _NARROW:
         share = kernel.kind.narrow
-    values = share * kernel.directions * kernel.units * output.shape[:-1].numel() + weights
+    values = share * kernel.directions * kernel.units * output.shape[:-1].numel() + weight_count
     output.new_empty(int(values * output.element_size() + _WORKSPACE_BYTES), dtype=torch.uint8)
 
 

@@ -132,15 +132,15 @@ def compare_ranks(rows: Mapping[int, Sequence[StepRow]]) -> RankComparison | Non
     wait, parts = _part_times(ranks)
     own, numbers = np.sum(list(parts.values()), axis=0), sorted(rows)
     return RankComparison(
-        common[0],
-        common[-1],
-        len(common),
-        _rank_times(numbers, ranks, own, wait),
-        float(np.median(own.max(axis=0) - own.min(axis=0))),
-        _all_reduce_ns(ranks) if StepPart.BACKWARD in parts else None,
-        _find_straggler(numbers, common, own, wait, parts),
-        common,
-        (own - np.median(own, axis=0)).tolist(),
+        first_step=common[0],
+        last_step=common[-1],
+        steps=len(common),
+        ranks=_rank_times(numbers, ranks, own, wait),
+        skew_ns=float(np.median(own.max(axis=0) - own.min(axis=0))),
+        all_reduce_ns=_all_reduce_ns(ranks) if StepPart.BACKWARD in parts else None,
+        straggler=_find_straggler(numbers, common, own, wait, parts),
+        step_numbers=common,
+        late_ns=(own - np.median(own, axis=0)).tolist(),
     )
 
 

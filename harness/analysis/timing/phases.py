@@ -151,21 +151,25 @@ def analyze(rows: Sequence[StepRow], costs: Mapping[int, StepCost] | None = None
     cpu, unsound = _cpu(steady)
     elapsed_s = sum(row.step_ns for row in steady) / 1e9
     tokens = [row.tokens for row in steady if row.tokens is not None]
-    rates = _flops(steady, costs or {}) if elapsed_s else (None, None, None)
+    model_flops_per_s, executed_flops_per_s, mfu = (
+        _flops(steady, costs or {}) if elapsed_s else (None, None, None)
+    )
     return Timing(
-        first,
-        last,
-        len(steady),
-        len(rows) - len(steady),
-        cpu,
-        _device(steady),
-        _launch(steady),
-        samples_per_s(steady),
-        sum(tokens) / elapsed_s if elapsed_s and len(tokens) == len(steady) else None,
-        *rates,
-        untold_ns,
-        wall_ns,
-        unsound,
+        first=first,
+        last=last,
+        examined=len(steady),
+        left_out=len(rows) - len(steady),
+        cpu=cpu,
+        device=_device(steady),
+        launch=_launch(steady),
+        samples_per_s=samples_per_s(steady),
+        tokens_per_s=sum(tokens) / elapsed_s if elapsed_s and len(tokens) == len(steady) else None,
+        model_flops_per_s=model_flops_per_s,
+        executed_flops_per_s=executed_flops_per_s,
+        mfu=mfu,
+        untold_ns=untold_ns,
+        wall_ns=wall_ns,
+        unsound_steps=unsound,
     )
 
 

@@ -23,7 +23,7 @@ _PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
 class _Pace(Enum):
-    """Whether steps end as usual; none does, but something happens; or nothing happens."""
+    """The pace of a run: steps end as usual, none ends but something happens, or nothing happens."""
 
     USUAL = auto()
     BETWEEN_STEPS = auto()
