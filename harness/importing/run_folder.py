@@ -19,7 +19,7 @@ from harness.store.home import Home
 from harness.store.liveness import is_alive
 from harness.store.log_copy import copy_log
 from harness.store.reader import LogReader
-from harness.words import count, plural, printable
+from harness.words import plural, printable
 
 # A trace of a large model has some hundred megabytes.
 _MOST_FILE_BYTES = 1 << 30
@@ -51,7 +51,7 @@ def import_run(home: Home, source: RunFolder, name: str | None, now_unix_ns: int
             ) from None
         raise
     if is_live:
-        notes.insert(0, f"It is still running there: imported up to now, {count(steps)} steps.")
+        notes.insert(0, f"It is still running there: imported up to now, {plural(steps, 'step')}.")
     return Imported(folder, chosen, plural(steps, "step"), tuple(notes))
 
 

@@ -98,12 +98,13 @@ class Gap:
     def _missing(self) -> str:
         lost = []
         if self.dropped_steps:
-            lost.append(f"{self.dropped_steps:,} steps up to step {self.last_dropped:,}")
+            lost.append(f"{words.plural(self.dropped_steps, 'step')} up to step {self.last_dropped:,}")
         if self.dropped_samples:
-            lost.append(f"{self.dropped_samples:,} samples")
+            lost.append(words.plural(self.dropped_samples, "sample"))
         reasons = []
         if lost:
             reasons.append(f"{' and '.join(lost)} could not be written in time and were dropped")
         if self._unwritable:
-            reasons.append(f"{len(self._unwritable):,} rows could not be stored ({self._unwritable[0]})")
+            rows = words.plural(len(self._unwritable), "row")
+            reasons.append(f"{rows} could not be stored ({self._unwritable[0]})")
         return "; ".join(reasons)

@@ -1,5 +1,6 @@
 """End of a run at the limit of steps or of seconds."""
 
+from harness import words
 from harness.records.run import RunState
 from harness.watch.boundary import NEVER, Boundary, StepAction
 from harness.watch.context import RunContext
@@ -41,5 +42,5 @@ class RunLimits(StepAction):
 
 def _all_steps(steps: int, most: int) -> str:
     if steps == most:
-        return f"Took all {most:,} steps."
-    return f"Took {steps:,} steps; the limit is {most:,}."
+        return "Took its one step." if most == 1 else f"Took all {most:,} steps."
+    return f"Took {words.plural(steps, 'step')}; the limit is {most:,}."

@@ -172,10 +172,12 @@ def test_several_commands_between_two_steps_are_carried_out_in_order(bench: Benc
     assert bench.workload.settings.batch_size == 16
 
 
-def test_the_run_finishes_after_its_steps() -> None:
-    bench = Bench(max_steps=3)
-    assert [bench.controller.proceed(step) for step in (1, 2, 3, 4)] == [True, True, True, False]
-    assert bench.controller.outcome == (RunState.FINISHED, "Took all 3 steps.")
+@pytest.mark.parametrize(("most", "message"), [(1, "Took its one step."), (3, "Took all 3 steps.")])
+def test_the_run_finishes_after_its_steps(most: int, message: str) -> None:
+    bench = Bench(max_steps=most)
+    assert all(bench.controller.proceed(step) for step in range(1, most + 1))
+    assert not bench.controller.proceed(most + 1)
+    assert bench.controller.outcome == (RunState.FINISHED, message)
 
 
 def test_the_limit_of_steps_moves_while_the_run_goes_on() -> None:

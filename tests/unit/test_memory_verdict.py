@@ -94,6 +94,7 @@ def test_an_allocator_with_many_retries_is_fragmented() -> None:
     assert result.state is MemoryState.FRAGMENTING
     assert "9 times" in result.sentence
     assert "28.0 GiB" in result.sentence
+    assert "retried 1 time after" in judged(pressure=CALM, recent=rows[:2]).sentence
     assert judged(pressure=CALM, recent=[row._replace(alloc_retries=4) for row in rows]).state is (
         MemoryState.FITS
     )

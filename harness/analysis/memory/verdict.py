@@ -81,8 +81,8 @@ def _fragmenting(evidence: MemoryEvidence) -> MemoryVerdict | None:
     return MemoryVerdict(
         MemoryState.FRAGMENTING,
         f"In the last {words.plural(last.step - first.step, 'step')} allocations failed and were "
-        f"retried {words.count(retries)} times after releasing the cache, while {words.size(unused)} of the "
-        f"{words.size(last.reserved_bytes)} reserved were unused in fragments, even at the peak.",
+        f"retried {words.plural(retries, 'time')} after releasing the cache, while {words.size(unused)} of "
+        f"the {words.size(last.reserved_bytes)} reserved were unused in fragments, even at the peak.",
     )
 
 
