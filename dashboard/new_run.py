@@ -17,7 +17,7 @@ from harness.errors import SettingError
 from harness.records.run import DeviceFacts, DeviceKind
 from harness.settings import Settings
 from harness.settings.resolve import check_fit, no_effect_reason, resolve
-from harness.settings.spec import SPECS, SettingSpec, ValueKind, check_device, unavailable_reason
+from harness.settings.spec import SPECS, SettingSpec, check_device, unavailable_reason
 from harness.store.folder import RunFolder
 
 # Settings whose value is kept when another model is selected.
@@ -93,11 +93,7 @@ def command(values: Mapping[str, Any], name: str) -> str:
         value = values[setting]
         if setting in ("model", "preset") or (value == base[setting] and setting not in always):
             continue
-        if spec.kind is ValueKind.BOOL:
-            words.append(spec.flag if value else spec.flag.replace("--", "--no-", 1))
-        else:
-            text = f"{value:g}" if spec.kind is ValueKind.FLOAT and value is not None else str(value).lower()
-            words += [spec.flag, text if spec.kind is not ValueKind.TEXT else str(value)]
+        words += spec.arguments(value)
     if name:
         words += ["--name", name]
     return shlex.join(words)

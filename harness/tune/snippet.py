@@ -52,7 +52,7 @@ def _optimizer_arguments(settings: Settings) -> str:
         OptimizerImpl.FOREACH: ", foreach=True",
         OptimizerImpl.FUSED: ", fused=True",
     }
-    return f"model.parameters(), lr={settings.learning_rate:g}{extra[settings.optimizer_impl]}"
+    return f"model.parameters(), lr={settings.learning_rate}{extra[settings.optimizer_impl]}"
 
 
 def _loader(settings: Settings) -> Iterator[str]:

@@ -191,4 +191,4 @@ def _shell_value(value: Any) -> str:
         return "on" if value else "off"
     if value is None:
         return "none"
-    return f"{value:g}" if isinstance(value, float) else shlex.quote(str(value))
+    return shlex.quote(str(value))

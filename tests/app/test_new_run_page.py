@@ -201,6 +201,8 @@ def test_the_shell_command_starts_the_same_run(form: AppTest) -> None:
     form.number_input(key="new_batch_size_cnn_laptop").set_value(48).run()
     form.toggle(key="new_device_metrics_cnn_laptop").set_value(False).run()
     form.number_input(key="new_max_steps_cnn_laptop").set_value(100).run()
+    form.number_input(key="new_learning_rate_cnn_laptop").set_value(0.00012345678).run()
     words = form.code[0].value.split()[1:]
-    expected = resolve({"model": "cnn", "batch_size": 48, "device_metrics": False, "max_steps": 100})
+    changed = {"batch_size": 48, "device_metrics": False, "max_steps": 100, "learning_rate": 0.00012345678}
+    expected = resolve({"model": "cnn", **changed})
     assert settings_of(build_parser().parse_args(words), {}) == expected

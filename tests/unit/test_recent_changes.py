@@ -141,6 +141,15 @@ def test_a_value_that_was_no_longer_the_scripts_own_is_set_in_the_new_run() -> N
     )
 
 
+def test_a_number_is_set_in_the_new_run_with_all_its_digits() -> None:
+    recent = of_a_script(
+        a_change(10, "scale", 1.0, 0.12345678),
+        a_change(500, "scale", 0.12345678, 2.0),
+        a_change(501, "n", 1, 2),
+    )
+    assert "`stepscope set latest scale=0.12345678` sets" in recent.sentences(OTHER, 501)
+
+
 def test_a_setting_that_the_script_declares_is_named_like_another() -> None:
     recent = of_a_script(a_change(3, "mode", "fast", "very fast"), a_change(90, "mode", "very fast", "exact"))
     assert recent.sentences(OTHER, 90).endswith(

@@ -66,6 +66,11 @@ def test_the_snippet_trains_the_model_as_it_stands(values: dict[str, Any]) -> No
     assert scope["optimizer"].state_dict()["state"] or values.get("optimizer") == "sgd"
 
 
+def test_the_learning_rate_has_all_its_digits() -> None:
+    scope = run_snippet(learning_rate=0.00012345678)
+    assert scope["optimizer"].param_groups[0]["lr"] == 0.00012345678
+
+
 def test_autocast_and_layout_take_effect() -> None:
     scope = run_snippet(amp="bf16", channels_last=True)
     assert scope["inputs"].is_contiguous(memory_format=torch.channels_last)
