@@ -73,6 +73,10 @@ def _none(key: str, label: str, color: str, reason: str) -> Card:
     return Card(key, label, words.NOT_AVAILABLE, "", "plain", reason, color, [], missing=True)
 
 
+def _steps(of_steps: Sequence[object]) -> str:
+    return words.plural(len(of_steps), "step")
+
+
 def _allocated(source: LiveCardData) -> Card:
     label = "Allocated"
     values = [row.allocated_bytes for row in source.recent if row.allocated_bytes is not None]
@@ -117,7 +121,7 @@ def _peak(source: LiveCardData) -> Card:
         share = highest / source.limit_bytes
         tone = "bad" if share >= VERY_TIGHT else "warn" if share >= TIGHT else "plain"
         note = f"{words.size(max(left, 0))} headroom"
-    text = f"Highest allocated memory within the last {len(peaks)} steps; headroom is the rest of the limit."
+    text = f"Highest allocated memory within the last {_steps(peaks)}; headroom is the rest of the limit."
     spark = _readings(source, lambda row: row.peak_allocated_bytes)
     return Card("peak", "Peak", words.size(highest), note, tone, text, "peak", spark)
 
@@ -130,7 +134,7 @@ def _step_time(source: LiveCardData) -> Card:
     rate = samples_per_s(rows)
     note = "" if rate is None else words.rate(rate)
     throughput = "their throughput" if note else "no throughput: their number of samples is unknown"
-    text = f"Median of the last {len(rows)} steps, without warm-up and transition steps; {throughput}."
+    text = f"Median of the last {_steps(rows)}, without warm-up and transition steps; {throughput}."
     spark = _series(source, lambda row: row.step_ns)
     return Card("step", "Step time", words.duration(middle), note, "plain", text, "step", spark)
 
@@ -182,6 +186,6 @@ def _loss(source: LiveCardData) -> Card:
         half = len(finite) // 2
         drift = statistics.fmean(finite[half:]) - statistics.fmean(finite[:half])
         note = f"{'↑' if drift > 0 else '↓'} {words.figure(abs(drift), 2)}"
-    text = f"Loss of the last step, and the change of its mean within the last {len(values)} steps."
+    text = f"Loss of the last step, and the change of its mean within the last {_steps(values)}."
     spark = [sparkpoint(loss) for loss in losses]
     return Card("loss", "Loss", words.figure(values[-1], 3), note, tone, text, "loss", spark)

@@ -71,7 +71,14 @@ def _peak(source: MemoryCardData) -> Card:
         highest, text = sampled, f"{text}, or at the latest memory sample, which is higher"
     spark = [sparkpoint(step.peak_allocated_bytes) for step in source.recent]
     return Card(
-        "peak", "Peak", words.size(highest), f"last {len(peaks)} steps", "plain", f"{text}.", "peak", spark
+        "peak",
+        "Peak",
+        words.size(highest),
+        f"last {words.plural(len(peaks), 'step')}",
+        "plain",
+        f"{text}.",
+        "peak",
+        spark,
     )
 
 
@@ -157,7 +164,7 @@ def _retries(source: MemoryCardData) -> Card:
         "How often an allocation failed at first, so that the allocator released its cache and retried: each "
         "retry takes time and is the last sign before memory runs out."
     )
-    note = f"{words.count(lately)} in the last {len(steps)} steps"
+    note = f"{words.count(lately)} in the last {words.plural(len(steps), 'step')}"
     spark = [sparkpoint(step.alloc_retries) for step in steps]
     tone = "bad" if lately else "plain"
     return Card("retries", "Retries", words.count(last), note, tone, text, "peak", spark)

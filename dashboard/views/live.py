@@ -1,6 +1,5 @@
 """The Live page: figures of one run, updated every second, and the controls that change it while it runs."""
 
-import json
 from datetime import datetime
 
 import streamlit as st
@@ -90,7 +89,7 @@ def _header(view: RunView) -> None:
 
 
 def _versions(view: RunView) -> str:
-    versions = json.loads(view.run.versions) if view.run is not None else {}
+    versions = {} if view.run is None else read_versions(view.run.versions)
     parts = [f"torch {versions['torch']}"] if versions.get("torch") else []
     if view.subject is not None:
         parts.append(view.subject)

@@ -59,20 +59,20 @@ def page() -> None:
 
 
 class _Listed:
-    """The runs listed on the page: the first tick draws those already read, later ticks read them again."""
+    """The runs listed on the page."""
 
     def __init__(self, entries: Sequence[RunEntry]) -> None:
         self.run_ids = [run.run_id for run in entries]
-        self._fresh: Sequence[RunEntry] | None = entries
+        self._unused: Sequence[RunEntry] | None = entries
 
-    def take(self) -> Sequence[RunEntry]:
-        """Return the current runs."""
-        fresh, self._fresh = self._fresh, None
-        return run_data.supervisor().entries() if fresh is None else fresh
+    def read(self) -> Sequence[RunEntry]:
+        """Return the runs: at the first tick those already read for the page, later the current ones."""
+        entries, self._unused = self._unused, None
+        return run_data.supervisor().entries() if entries is None else entries
 
 
 def _list(listed: _Listed) -> None:
-    entries = listed.take()
+    entries = listed.read()
     if [run.run_id for run in entries] != listed.run_ids:
         st.rerun()
     matching = select_runs(entries)
@@ -132,7 +132,8 @@ def _damaged(shown: Sequence[RunEntry]) -> None:
     for name, problem in problems[:_MOST_PROBLEMS]:
         st.warning(f"{plain(name)}: {plain(problem)}", icon=":material/database_off:")
     if len(problems) > _MOST_PROBLEMS:
-        st.caption(f"{len(problems) - _MOST_PROBLEMS} more runs cannot be read; see their status.")
+        more = words.plural(len(problems) - _MOST_PROBLEMS, "more run")
+        st.caption(f"{more} cannot be read; see the status.")
 
 
 def _chosen(chosen: Sequence[RunEntry], matching: Sequence[RunEntry]) -> None:
