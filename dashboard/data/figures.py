@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dashboard.data.runs import read_commands, supervisor
+from dashboard.data.runs import newest_command_id, supervisor
 from dashboard.data.scalars import ScalarSeries, default_scalars, read_scalars
 from harness.errors import LogError
 from harness.records.measurement import Arm, MeasurementBlockRow
@@ -94,7 +94,7 @@ class Token(NamedTuple):
     """A cheap fingerprint of a run's log and state: a tick draws only when it has changed."""
 
     log: tuple[int, ...]
-    commands: int
+    newest_command_id: str
     state: str
     is_warning: bool
     is_notice: bool
@@ -102,7 +102,7 @@ class Token(NamedTuple):
 
 def controls_stamp(token: Token) -> tuple[Any, ...]:
     """Return the part of a token that the controls depend on: settings version, results, requests, state."""
-    return (*token.log[-CONTROLS:], token.commands, token.state, token.is_warning, token.is_notice)
+    return (*token.log[-CONTROLS:], token.newest_command_id, token.state, token.is_warning, token.is_notice)
 
 
 def read_token(folder: RunFolder) -> Token:
@@ -113,7 +113,7 @@ def read_token(folder: RunFolder) -> Token:
             stamp = reader.stamp()
     except LogError:
         stamp = ()
-    return Token(stamp, len(read_commands(folder)), status.state, status.is_warning, status.is_notice)
+    return Token(stamp, newest_command_id(folder), status.state, status.is_warning, status.is_notice)
 
 
 def figures(

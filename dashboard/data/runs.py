@@ -151,9 +151,15 @@ def read_commands(folder: RunFolder) -> list[CommandRow]:
     """Read the requests to a run, oldest first; empty if its control file cannot be read."""
     try:
         with ControlLog(folder) as control:
-            return [command for _, command in control.commands()]
+            return control.newest_commands()
     except LogError:
         return []
+
+
+def newest_command_id(folder: RunFolder) -> str:
+    """Return the id of the newest request to a run; empty without one, or if none can be read."""
+    commands = read_commands(folder)
+    return commands[-1].command_id if commands else ""
 
 
 def find(run: str) -> RunFolder:

@@ -59,8 +59,8 @@ def _nothing(result: AdviceResult) -> str:
 
 def tick(view: RunView, stamp: tuple[int, ...]) -> ticks.AdviceTick:
     """Return the advice as of the log's `stamp`: the last one if nothing is new."""
-    requests = len(run_data.read_commands(view.folder))
-    token = (view.folder.run_id, stamp, requests, view.status.state)
+    command_id = run_data.newest_command_id(view.folder)
+    token = (view.folder.run_id, stamp, command_id, view.status.state)
     last = ticks.last_advice()
     if last is not None and last.token == token:
         return last

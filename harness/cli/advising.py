@@ -111,6 +111,6 @@ def _json(
 def _commands(folder: RunFolder) -> list[CommandRow]:
     try:
         with ControlLog(folder) as control:
-            return [row for _, row in control.commands()]
+            return control.newest_commands()
     except LogError:
         return []

@@ -38,7 +38,7 @@ def requests_of(folder: RunFolder) -> list[Request]:
     try:
         with ControlLog(folder) as control, LogReader(folder.log) as reader:
             acks = {ack.command_id: ack for ack in reader.acks()}
-            return [Request(command, acks.get(command.command_id)) for _, command in control.commands()]
+            return [Request(command, acks.get(command.command_id)) for command in control.newest_commands()]
     except LogError:
         return []
 

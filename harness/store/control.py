@@ -67,6 +67,11 @@ class ControlLog(Closing):
         rows = self._read(sql, (after_rowid, _MOST_COMMANDS))
         return list(zip((values[0] for values in rows), self._rows(CommandRow, rows), strict=True))
 
+    def newest_commands(self) -> list[CommandRow]:
+        """Return the newest 10,000 commands, in order. Raises LogError."""
+        sql = f"SELECT id, {', '.join(CommandRow._fields)} FROM commands ORDER BY id DESC LIMIT ?"
+        return self._rows(CommandRow, self._read(sql, (_MOST_COMMANDS,)))[::-1]
+
     def last_exit(self) -> ExitRow | None:
         """Return the last recorded exit of the training process, None without one."""
         sql = f"SELECT id, {', '.join(ExitRow._fields)} FROM exits ORDER BY id DESC LIMIT 1"

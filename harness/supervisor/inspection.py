@@ -128,7 +128,7 @@ def _read_control(folder: RunFolder) -> tuple[ExitRow | None, int | None]:
 
 def stop_requested_unix_ns(control: ControlLog) -> int | None:
     """Return the time of the last stop command, None without one. Raises LogError."""
-    requested = [c.created_unix_ns for _, c in control.commands() if c.kind == CommandKind.STOP]
+    requested = [c.created_unix_ns for c in control.newest_commands() if c.kind == CommandKind.STOP]
     return max(requested, default=None)
 
 

@@ -12,11 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from dashboard.data.runs import read_commands
 from harness.errors import HomeError, LogDamagedError, LogForeignError, LogNewerError
 from harness.records.run import CommandKind, CommandRow, ExitRow
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.liveness import Liveness, LockHolder, heartbeat_age_s, is_alive, lock_holder
+from harness.supervisor.inspection import stop_requested_unix_ns
+from harness.watch.inbox import Inbox
+from harness.watch.jobs.commands import CommandPoll
 
 
 @pytest.fixture
@@ -47,6 +51,30 @@ def test_commands_arrive_once_and_in_order(folder: RunFolder) -> None:
         assert receiver.commands(last) == []
         sender.send(_command("c"))
         assert [command.command_id for _, command in receiver.commands(last)] == ["c"]
+
+
+def test_a_poll_passes_on_more_commands_than_one_read_returns(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.store.control._MOST_COMMANDS", 2)
+    with ControlLog(folder) as control:
+        for number in range(5):
+            control.send(_command(f"c{number}"))
+    inbox = Inbox()
+    poll = CommandPoll(folder, inbox, unix_ns=lambda: time.time_ns() + 10**10)  # Nothing was sent lately.
+    poll.poll()
+    poll.close()
+    assert [command.command_id for command in inbox.commands] == ["c0", "c1", "c2", "c3", "c4"]
+
+
+def test_a_stop_after_many_commands_is_noticed(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.store.control._MOST_COMMANDS", 2)
+    with ControlLog(folder) as control:
+        for number in range(4):
+            control.send(_command(f"c{number}"))
+        control.send(_command("c4")._replace(kind=CommandKind.STOP, created_unix_ns=77))
+        assert stop_requested_unix_ns(control) == 77
+    assert [command.command_id for command in read_commands(folder)] == ["c3", "c4"]
 
 
 def test_sending_a_command_twice_is_sending_it_once(folder: RunFolder) -> None:

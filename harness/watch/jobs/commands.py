@@ -2,9 +2,10 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from harness.errors import LogError
+from harness.records.run import CommandRow
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.watch.inbox import Inbox
@@ -39,18 +40,21 @@ class CommandPoll:
             return
         is_settled = self._unix_ns() - status.st_mtime_ns > _SETTLED_NS
         try:
-            commands = self._control.commands(self._last_rowid)
+            # One read returns a limited number of commands.
+            while commands := self._control.commands(self._last_rowid):
+                self._pass_on(commands)
         except LogError as error:
             # The poll continues: the file may be repaired.
             if self._problem != (problem := str(error)):
                 self._problem = problem
                 _LOGGER.warning("No commands can be read: %s", problem)
-            commands = []
-        for rowid, command in commands:
-            self._last_rowid = rowid
-            self._inbox.put(command)
         self._stamp = stamp if is_settled and not self._control.is_unread else None
 
     def close(self) -> None:
         """Close the control file. Idempotent."""
         self._control.close()
+
+    def _pass_on(self, commands: Sequence[tuple[int, CommandRow]]) -> None:
+        for rowid, command in commands:
+            self._last_rowid = rowid
+            self._inbox.put(command)
