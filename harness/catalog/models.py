@@ -118,7 +118,6 @@ _MODELS = (
             ((2048, 4), _text(256, 1024, 0.0003), 34_619_648, _ANY,
              "Four layers of 2,048 on 1,024 bytes: about 20 GiB of activations, for an H200."),
         ),
-        is_unrolled=True,
     ),
     ModelSpec(
         "lstm", "LSTM", "Long short-term memory, predicting text byte by byte.",
@@ -145,7 +144,6 @@ _MODELS = (
             ((2048, 4), _text(256, 1024, 0.0003), 101_761_280, _ANY,
              "Four layers of 2,048 on 1,024 bytes: tens of GiB of activations, for an H200."),
         ),
-        is_unrolled=True,
     ),
     ModelSpec(
         "transformer", "Transformer",

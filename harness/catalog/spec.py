@@ -60,8 +60,6 @@ class ModelSpec(NamedTuple):
     requires: str | None = None
     can_checkpoint: bool = True
     can_channels_last: bool = False
-    # True when torch runs its time steps one by one on the CPU.
-    is_unrolled: bool = False
 
     @property
     def missing(self) -> str | None:

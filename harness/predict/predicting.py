@@ -12,16 +12,15 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.nn.modules.conv import _ConvNd
 
-from harness.catalog import model
 from harness.catalog.own import is_own
 from harness.data.text import STANDARD_LIBRARY_BYTES
 from harness.errors import SettingError, StepscopeError
 from harness.predict.allocator import least_cap, replay
-from harness.predict.answer import CATEGORIES, Answer, Impossible, ModuleBytes, PartBytes, Prediction
+from harness.predict.answer import CATEGORIES, Answer, Impossible, PartBytes, Prediction
 from harness.predict.footprints import Meter, extrapolated, measure, size_ratio, with_footprints
 from harness.predict.kernels import KernelsError
 from harness.predict.question import Question
-from harness.predict.reading import Parts, TraceSummary, summarize
+from harness.predict.reading import TraceSummary, summarize
 from harness.predict.recurrent import is_single, recurrent_layers
 from harness.predict.scratch import KernelRun
 from harness.predict.tracing import Trace, trace
@@ -29,8 +28,6 @@ from harness.records.memory import MemoryCategory
 from harness.records.run import DeviceKind
 from harness.settings import Settings
 
-# Of an unrolled model: a trace of every time step would take minutes.
-_UNROLL_TOKENS = 32
 # Of torch and of libraries of models; a person's own code may raise anything.
 _TRACING_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, IndexError, ImportError)
 _NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
@@ -56,10 +53,7 @@ def predict(question: Question, context_bytes: int | None, meter: Meter | None =
     """Predict the memory of a run; Impossible if it depends on computed values. On the CPU `context_bytes` is
     the memory of a process with torch, and kernels' own memory is excluded without `meter`."""
     try:
-        if question.kind is DeviceKind.CPU and _is_long(question.settings):
-            traced = _extrapolated(question, meter)
-        else:
-            traced = _traced(question, meter)
+        traced = _traced(question, meter)
     except _NEEDS_VALUES as error:
         return Impossible(
             "This model's shapes depend on the values it computes, so its memory cannot be predicted without "
@@ -119,34 +113,6 @@ def _at_batch(question: Question, batch: int) -> Question:
     return question._replace(settings=question.settings.model_copy(update={"batch_size": batch}))
 
 
-def _is_long(settings: Settings) -> bool:
-    return model(settings.model).is_unrolled and settings.sequence_length > 2 * _UNROLL_TOKENS
-
-
-def _extrapolated(question: Question, meter: Meter | None) -> _Traced:
-    """Trace two short sequences and extrapolate linearly: all memory that a recurrent layer retains grows
-    with its number of time steps."""
-    length = question.settings.sequence_length
-
-    def traced(tokens: int) -> _Traced:
-        settings = question.settings.model_copy(update={"sequence_length": tokens})
-        return _traced(question._replace(settings=settings), meter)
-
-    longer = traced(2 * _UNROLL_TOKENS)
-    near, far = traced(_UNROLL_TOKENS).summary, longer.summary
-    share = (length - _UNROLL_TOKENS) / _UNROLL_TOKENS
-
-    def line(one: Parts, two: Parts) -> Parts:
-        return tuple(max(0, round(a + (b - a) * share)) for a, b in zip(one, two, strict=True))
-
-    modules = tuple(
-        ModuleBytes(a.module, a.kind, *line(a[2:], b[2:]))
-        for a, b in zip(near.modules, far.modules, strict=True)
-    )
-    peaks = {name: line(near.peaks[name], far.peaks[name]) for name in near.peaks}
-    return longer._replace(summary=TraceSummary(peaks, line(near.static, far.static), modules, (), ()))
-
-
 def _prediction(question: Question, traced: _Traced, context_bytes: int | None) -> Prediction:
     summary = traced.summary
     phase = max(summary.peaks, key=lambda name: sum(summary.peaks[name]))
@@ -202,5 +168,3 @@ def _notes(question: Question, traced: _Traced) -> Iterator[str]:
     elif traced.batches is not None:
         near, far = traced.batches
         yield f"The kernels' own memory was measured with batches of {near} and {far}, and extrapolated."
-    if _is_long(settings):
-        yield f"Extrapolated from sequences of {_UNROLL_TOKENS} and {2 * _UNROLL_TOKENS} tokens."

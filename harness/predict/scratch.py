@@ -5,6 +5,7 @@ torch's source. The sizes of Python's and autograd's objects were measured under
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import add
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,8 @@ from torch._ops import OpOverload
 from harness.catalog import model
 from harness.device.cuda.cublas import workspace_bytes
 from harness.predict.calls import Call, flops
+from harness.predict.folding import NOTHING_UNSEEN, Unseen
+from harness.predict.graph import nodes_behind
 from harness.predict.question import Question
 from harness.records.run import DeviceKind
 from harness.settings import Settings
@@ -21,8 +24,10 @@ from harness.settings import Settings
 # On the CPU, of a live tensor besides its values: its objects, and alignment.
 STORAGE_BYTES = 512
 # On the CPU, of one node of autograd's graph with the views it keeps, and of one after its backward pass: the
-# nodes of a graph live as long as its loss.
-NODE_BYTES, RELEASED_NODE_BYTES = 870, 520
+# nodes of a graph live as long as its loss. In backward the engine has a table of them. Of the nodes of
+# recurrent layers, more remains.
+NODE_BYTES, RELEASED_NODE_BYTES, ENGINE_NODE_BYTES = 870, 520, 90
+_RELEASED_RECURRENT_BYTES = 690
 
 _aten = torch.ops.aten
 _PRODUCTS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
@@ -43,26 +48,30 @@ class KernelRun(NamedTuple):
 
 
 class Scratch:
-    """Records each operator that ran. `born` and `died` add events to the log, `adopt` adds a tensor and
-    returns its number. `numbers` are the log's numbers of the added storages, `kernels` the runs of the CPU's
-    kernels that may need memory of their own."""
+    """Records each operator that ran. `born` and `died` add events to the log, `spread` adds memory that grew
+    during the phase and returns its numbers, `adopt` adds a tensor and returns its number. `numbers` are the
+    log's numbers of the added storages, `kernels` the runs of the CPU's kernels that may need memory of their
+    own."""
 
     def __init__(
         self,
         question: Question,
         born: Callable[[int], int],
         died: Callable[[int], None],
+        spread: Callable[[int], list[int]],
         adopt: Callable[[Tensor], int | None],
     ) -> None:
         self._born = born
         self._died = died
+        self._spread = spread
         self._adopt = adopt
         self._capability = question.capability
         self._is_cuda = question.kind is DeviceKind.CUDA
         self._graphs = 1 + _share_made_anew(question.settings)
         self._retained: set[object] = set()
-        self._graph: int | None = None
-        self._nodes = 0
+        self._graph: list[int] = []
+        self._nodes = self._released_bytes = 0
+        self._unseen = NOTHING_UNSEEN
         self.numbers: set[int] = set()
         self.kernels: list[KernelRun] = []
 
@@ -94,25 +103,39 @@ class Scratch:
         self.kernels.append(KernelRun(call, operations, result_bytes, retained, temporary, workspace))
         return result
 
+    def has_more(self, unseen: Unseen) -> None:
+        """Add what the graph of the forward pass has besides what is traced of it."""
+        self._unseen = Unseen(*map(add, self._unseen, unseen))
+
     def forward_ended(self, loss: Tensor) -> None:
-        """Record the complete graph of `loss`, which then replaces the loss before."""
+        """Record the complete graph of `loss`, which grew in this phase and replaces the loss before."""
         if not self._is_cuda:
-            self._nodes = int(_nodes(loss) * self._graphs)
-            graph = self._take(NODE_BYTES * self._nodes)
+            traced, unseen = len(nodes_behind((loss,))), self._unseen
+            self._nodes = int((traced + unseen.nodes) * self._graphs)
+            self._released_bytes = RELEASED_NODE_BYTES * traced + _RELEASED_RECURRENT_BYTES * unseen.nodes
+            graph = self._spread(NODE_BYTES * self._nodes + STORAGE_BYTES * unseen.tensors)
+            self.numbers.update(graph)
             self.loss_ended()
             self._graph = graph
+
+    def backward_began(self) -> None:
+        """Record what the engine of the backward pass needs for itself, and the gradients not traced."""
+        if not self._is_cuda:
+            size_bytes = ENGINE_NODE_BYTES * self._nodes + STORAGE_BYTES * self._unseen.gradients
+            self._graph.append(self._take(size_bytes))
 
     def backward_ended(self) -> None:
         """Record the release of what the graph's nodes keep."""
         self.loss_ended()
+        self._unseen = NOTHING_UNSEEN
         if not self._is_cuda:
-            self._graph = self._take(RELEASED_NODE_BYTES * self._nodes)
+            self._graph = [self._take(self._released_bytes)]
 
     def loss_ended(self) -> None:
         """Record the end of the newest loss, and of its graph."""
-        if self._graph is not None:
-            self._died(self._graph)
-            self._graph = None
+        for number in self._graph:
+            self._died(number)
+        self._graph = []
 
     def _take(self, size_bytes: int) -> int:
         number = self._born(size_bytes)
@@ -150,15 +173,3 @@ def _share_made_anew(settings: Settings) -> float:
     params = model(settings.model).preset(settings.preset).params
     blocks = sum(number for name, number in params.items() if name == "layers" or name.startswith("stage"))
     return 1.0 / max(1, blocks)
-
-
-def _nodes(loss: Tensor) -> int:
-    """Return the number of nodes of the graph of `loss`."""
-    visited: set[Any] = set()
-    waiting: list[Any] = [loss.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in visited:
-            visited.add(node)
-            waiting.extend(following for following, _ in node.next_functions)
-    return len(visited)

@@ -15,6 +15,7 @@ from harness.data.source import shape_of
 from harness.models.base import LossModel
 from harness.models.building import build_model, import_code
 from harness.predict.cuda_rules import cuda_rules
+from harness.predict.folding import fold_recurrent
 from harness.predict.question import Question
 from harness.predict.recurrent import fuse_recurrent
 from harness.predict.scratch import KernelRun, Scratch
@@ -31,6 +32,8 @@ from harness.train.workload import Workload
 STEPS = 2
 # torch caches the result of each operator for each shape without a bound: some kilobytes each.
 _MOST_SHAPES = 50_000
+# Of memory that grows during a phase.
+_PARTS = 16
 
 
 class Birth(NamedTuple):
@@ -116,6 +119,19 @@ class _Log:
     def is_building(self) -> bool:
         """True before the first step."""
         return len(self.phases) == 1
+
+    def spread(self, size_bytes: int) -> list[int]:
+        """Add memory that grew evenly during the current phase; return the numbers of its parts."""
+        begin, end = self.phases[-1].event, len(self.events)
+        numbers = [self.born(None, size_bytes // _PARTS, None) for _ in range(_PARTS)]
+        del self.events[end:]
+        for part, number in reversed(list(enumerate(numbers, start=1))):
+            self.events.insert(begin + (end - begin) * part // _PARTS, number)
+        return numbers
+
+    def living(self) -> int:
+        """Return the number of storages that have not died."""
+        return 2 * len(self.births) - len(self.events)
 
     def begin(self, phase: str) -> None:
         self.phases.append(PhaseStart(phase, len(self.events)))
@@ -228,6 +244,7 @@ def trace(question: Question) -> Trace:
         question,
         lambda size_bytes: log.born(None, size_bytes, None),
         log.died,
+        log.spread,
         lambda tensor: watch.adopt(tensor),
     )
     watch = _Watch(log, scratch)
@@ -240,6 +257,8 @@ def trace(question: Question) -> Trace:
         network = build_model(settings, shape)
         if is_cuda:
             fuse_recurrent(network)
+        else:
+            fold_recurrent(network, log.living, scratch.has_more)
         if settings.channels_last:
             _lay_out_channels_last(network)
         workload = Workload(settings, TracedDevice(), network, ShapeSource(shape), open_shape_loader)
@@ -299,8 +318,9 @@ def _step(workload: Workload, log: _Log, owners: "_Owners", scratch: Scratch) ->
         owners.take_inputs((*batch, inputs, targets))
         log.begin("forward")
         loss = workload.forward(inputs, targets)
-        log.begin("backward")
         scratch.forward_ended(loss)
+        log.begin("backward")
+        scratch.backward_began()
         workload.backward(loss)
         scratch.backward_ended()
     owners.take_gradients()

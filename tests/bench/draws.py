@@ -13,9 +13,7 @@ from harness.settings.resolve import check_fit, resolve
 
 _LARGEST_BATCH = 96
 _IMAGE_SIZES = (8, 16, 24, 32, 48, 64)
-_SEQUENCE_LENGTHS = (16, 32, 48, 64, 96, 128)
-_SLOW_MODELS = ("rnn", "gru")
-"""They process tokens one by one, so they get the shorter sequences."""
+_SEQUENCE_LENGTHS = (16, 32, 48, 64, 96, 128, 200)
 _LARGE_PRESETS = {"mlp": 256, "cnn": 16, "resnet": 4, "lstm": 4, "transformer": 4, "hf-vit": 2}
 """Models whose workstation size takes a few seconds per step on two cores, and the largest batch for that."""
 _LARGE_SHARE = 0.15
@@ -136,6 +134,6 @@ def _candidate(model: str, source: random.Random) -> dict[str, Any]:
             values["image_size"] = source.choice(_IMAGE_SIZES)
         values["num_workers"] = 0
     else:
-        lengths = _SEQUENCE_LENGTHS[:4] if model in _SLOW_MODELS or is_large else _SEQUENCE_LENGTHS
+        lengths = _SEQUENCE_LENGTHS[:4] if is_large else _SEQUENCE_LENGTHS
         values["sequence_length"] = source.choice(lengths)
     return values

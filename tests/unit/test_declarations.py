@@ -101,6 +101,5 @@ def test_live_settings_that_leave_the_peak_as_it_is() -> None:
     assert [spec.name for spec in SPECS.values() if spec.affects_free_memory] == ["memory_cap_gib"]
 
 
-def test_the_models_that_run_one_by_one_are_known_and_shapes_belong_to_every_source() -> None:
-    assert {spec.key for spec in MODELS.values() if spec.is_unrolled} == {"rnn", "gru"}
+def test_shapes_belong_to_every_source() -> None:
     assert all(":" in spec.shape for spec in DATA.values())

@@ -161,20 +161,6 @@ def test_each_module_holds_its_own() -> None:
     assert head.activation_bytes == 4 * 16 * 64 * 512
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model", ["rnn", pytest.param("gru", marks=pytest.mark.long)])
-def test_a_long_sequence_is_extrapolated_from_short_ones(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {"model": model, "sequence_length": 160, "activation_checkpointing": False}
-    extrapolated = predicted(CPU, **values)
-    monkeypatch.setattr("harness.predict.predicting._is_long", lambda _settings: False)
-    _answer.cache_clear()
-    whole = predicted(CPU, **values)
-    _answer.cache_clear()
-    assert extrapolated.peak_allocated_bytes == pytest.approx(whole.peak_allocated_bytes, rel=0.01)
-    assert extrapolated.static_bytes == pytest.approx(whole.static_bytes, rel=0.01)
-    assert any("Extrapolated" in note for note in extrapolated.notes)
-
-
 def test_compiling_is_left_out_and_that_is_said() -> None:
     assert any("torch.compile" in note for note in predicted(model="mlp", compile=True).notes)
 
