@@ -90,8 +90,7 @@ class LogWriter(Closing):
 
     def put_durable(self, row: Row, timeout_s: float = _DURABLE_WAIT_S) -> bool:
         """Enqueue a row and wait, at most `timeout_s`, until it is on disk; return whether it is."""
-        self._inbox.append(row)
-        return self._wait(durable=True, timeout_s=timeout_s)
+        return self._wait(row, durable=True, timeout_s=timeout_s)
 
     def set_state(
         self, state: RunState, message: str, timeout_s: float = _DURABLE_WAIT_S, label: str | None = None
@@ -154,14 +153,15 @@ class LogWriter(Closing):
             detail="{}",
             command_id=None,
         )
-        self._inbox.append(StateChange(state, message, ended, event if puts_event else None))
-        return self._wait(durable=True, timeout_s=timeout_s)
+        change = StateChange(state, message, ended, event if puts_event else None)
+        return self._wait(change, durable=True, timeout_s=timeout_s)
 
-    def _wait(self, durable: bool, timeout_s: float) -> bool:
+    def _wait(self, *items: Row | StateChange, durable: bool, timeout_s: float) -> bool:
+        barrier = _Barrier(durable)
+        # Together: a poll between them would write an item in a transaction that is not durable.
+        self._inbox.extend((*items, barrier))
         if os.getpid() != self._pid or not self._thread.is_alive() or self._keeper.has_given_up:
             return False
-        barrier = _Barrier(durable)
-        self._inbox.append(barrier)
         self._wake.set()
         return barrier.reached.wait(timeout_s) and barrier.is_written
 

@@ -3,12 +3,15 @@
 import os
 import sqlite3
 import threading
+from collections import deque
 from pathlib import Path
 
 import pytest
 
 from harness.records.run import AckRow, EventKind, ModelSizeRow, RunState
+from harness.store.outbox import Outbox
 from harness.store.reader import LogReader
+from harness.store.writer import LogWriter
 from tests.store_factories import a_device_sample, a_host_sample, a_run, a_settings_row, an_event, steps
 from tests.writer_factories import SOON_S, Source, a_writer, connection_of, run_script
 
@@ -86,6 +89,24 @@ def test_a_durable_row_is_there_when_the_call_returns(path: Path, source: Source
         with LogReader(path) as reader:
             assert [event.message for _, event in reader.events()] == ["out of memory"]
         assert connection_of(writer).execute("PRAGMA synchronous").fetchone() == (1,)
+
+
+class Together(deque[object]):
+    """An inbox of a writer into which nothing comes alone."""
+
+    def append(self, item: object) -> None:
+        raise AssertionError(item)
+
+
+def test_no_poll_comes_between_a_durable_row_and_the_request_to_wait_for_it(
+    path: Path, source: Source
+) -> None:
+    outbox = Outbox()
+    outbox.items = Together()
+    with LogWriter(path, a_run(), source, lambda: 42, 0.005, outbox=outbox) as writer:
+        assert writer.put_durable(an_event("out of memory"))
+        assert writer.set_state(RunState.RUNNING, "Training.")
+        assert writer.flush(SOON_S)
 
 
 def test_the_stamp_changes_with_every_kind_of_row(path: Path, source: Source) -> None:
