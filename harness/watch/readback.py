@@ -12,7 +12,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-# Returns the loss. Call it once, on any thread, after the device has finished the step.
+# Returns the loss. Call it on any thread, after the device has finished the step.
 LossTicket = Callable[[], float]
 
 SLOTS = 4096
@@ -22,18 +22,20 @@ _CPU = torch.device("cpu")
 class SlotTicket:
     """A loss in transfer to a slot of a pinned ring."""
 
-    __slots__ = ("_free", "_number", "_slot")
+    __slots__ = ("_free", "_number", "_slot", "_value")
 
     def __init__(self, slot: Tensor, number: int, free: deque[int]) -> None:
         self._slot = slot
         self._number = number
         self._free = free
+        self._value: float | None = None
 
     def __call__(self) -> float:
-        """Return the value, and free the slot."""
-        value = float(self._slot)
-        self._free.append(self._number)
-        return value
+        """Return the value, and free the slot at the first call: it may have another loss at the next one."""
+        if self._value is None:
+            self._value = float(self._slot)
+            self._free.append(self._number)
+        return self._value
 
 
 class LossReader:

@@ -54,6 +54,16 @@ def test_a_slot_keeps_the_loss_until_it_is_read(value: float) -> None:
     assert ticket() == value
 
 
+def test_a_ticket_that_is_called_again_frees_its_slot_only_once() -> None:
+    losses = LossReader(torch.zeros(2))
+    first = losses.take(torch.tensor(1.0))
+    assert first is not None
+    assert (first(), first()) == (1.0, 1.0)
+    assert all(losses.take(torch.tensor(value)) is not None for value in (2.0, 3.0))
+    assert losses.take(torch.tensor(4.0)) is None
+    assert first() == 1.0
+
+
 def test_a_nan_stays_a_nan_in_its_slot() -> None:
     ticket = LossReader(torch.zeros(1)).take(torch.tensor(math.nan))
     assert ticket is not None
