@@ -21,6 +21,7 @@ from harness.records.measurement import NO_MEASUREMENT
 from harness.records.run import AmpMode, CommandKind, RunState
 from harness.records.script import DeclaredSetting, SettingValue
 from harness.settings.declaration import Group, Need
+from harness.settings.recorded import read_recorded
 from harness.settings.spec import SPECS, SettingSpec, ValueKind, unavailable_reason
 
 _AMP_WORDS = {AmpMode.OFF: "AMP off", AmpMode.BF16: "bf16", AmpMode.FP16: "fp16"}
@@ -104,9 +105,7 @@ def _lifecycle(view: RunView) -> None:
 def _batch_size(view: RunView, values: Mapping[str, Any], over: str | None) -> None:
     spec = SPECS["batch_size"]
     now = int(values["batch_size"])
-    first = now
-    if view.initial_settings is not None:
-        first = int(view.initial_settings.get("batch_size") or now)
+    first = _first_batch_size(view) or now
     sizes = sorted({max(1, first // 2), first, first * 2, first * 4, now})
     key = _key("batch_size", now)
     st.segmented_control(
@@ -122,6 +121,14 @@ def _batch_size(view: RunView, values: Mapping[str, Any], over: str | None) -> N
         on_change=send_setting,
         args=(view.folder, "batch_size", key, now),
     )
+
+
+def _first_batch_size(view: RunView) -> int | None:
+    """Return the batch size before any change. The first settings of a script have none: its loader is
+    identified with its first batch."""
+    recorded = (read_recorded(row.settings) for row in view.history)
+    sizes = (settings.get("batch_size") for settings in recorded if settings is not None)
+    return next((int(size) for size in sizes if size), None)
 
 
 def _amp(view: RunView, values: Mapping[str, Any], over: str | None) -> None:

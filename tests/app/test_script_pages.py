@@ -31,6 +31,19 @@ def test_the_bar_has_only_settings_of_the_script(home: Home, open_page: Open) ->
     assert not labels & absent
 
 
+def test_the_batch_sizes_offered_are_those_around_the_first_one_of_the_script(
+    home: Home, open_page: Open
+) -> None:
+    versions = enumerate((16, 64), start=2)
+    rows = [
+        SettingsRow(number, 2 * number, 0, json.dumps({**SCRIPT_SETTINGS, "batch_size": size}), "{}", None)
+        for number, size in versions
+    ]
+    script_run(home, rows=rows)
+    sizes = setting(open_page().button_group, "batch_size")
+    assert (sizes.options, sizes.value) == (["bs 8", "bs 16", "bs 32", "bs 64"], 64)
+
+
 def test_the_settings_that_a_script_declared_have_widgets(home: Home, open_page: Open) -> None:
     script_run(home, {**SCRIPT_SETTINGS, "dropout": 0.3}, [_DROPOUT.to_row()])
     app = open_page()
