@@ -207,7 +207,7 @@ def _reasons(timeline: Timeline, in_use: Sequence[_Curve], unused: Sequence[_Cur
     """Build a note with the reason for each panel without data."""
     missing = {
         "yaxis": None if in_use else "this device does not report memory in use",
-        "yaxis2": None if unused else "the allocator does not report unused memory",
+        "yaxis2": None if unused else _no_unused_memory(timeline),
         "yaxis3": None if timeline.retries else "no sample with retries",
     }
     middle: dict[str, Any] = {"x": 0.5, "xanchor": "center", "yanchor": "middle"}
@@ -216,3 +216,9 @@ def _reasons(timeline: Timeline, in_use: Sequence[_Curve], unused: Sequence[_Cur
         for axis, domain in _panels(timeline).items()
         if missing[axis] is not None
     ]
+
+
+def _no_unused_memory(timeline: Timeline) -> str:
+    if timeline.is_cpu and not timeline.samples:
+        return "no memory sample within these steps"
+    return "the allocator does not report unused memory"

@@ -82,6 +82,13 @@ def test_what_was_not_measured_has_no_line_and_a_reason() -> None:
     assert notes(empty).count("n/a") == 3
 
 
+def test_a_run_on_the_cpu_without_a_memory_sample_has_that_as_the_reason() -> None:
+    steps = a_frame(allocated_bytes=5.0 * MIB, peak_allocated_bytes=8.0 * MIB)
+    shown = notes(memory.figure(a_timeline(is_cpu=True, steps=steps, samples=[])))
+    assert "no memory sample within these steps" in shown
+    assert "the allocator does not report" not in shown
+
+
 def test_on_the_cpu_the_heap_tells_what_is_unused_and_nothing_retries() -> None:
     samples = [a_sample(step, allocated_bytes=5 * MIB, reserved_bytes=9 * MIB) for step in range(5)]
     steps = a_frame(allocated_bytes=5.0 * MIB, peak_allocated_bytes=8.0 * MIB, reserved_bytes=900.0 * MIB)
