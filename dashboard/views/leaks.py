@@ -43,10 +43,10 @@ def leak_list(leaks: Sequence[LeakRow], view: RunView, injected: Sequence[EventR
     if not leaks:
         st.caption("n/a: no verdict. The first one needs a few dozen steady-state steps.")
     for row in leaks:
-        _leak(row)
+        _leak(row, view.status.state.is_over)
 
 
-def _leak(row: LeakRow) -> None:
+def _leak(row: LeakRow, is_over: bool) -> None:
     verdict = LeakVerdict(row.verdict)
     color, icon = _BADGES[verdict]
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"leak_{row.series}"):
@@ -54,7 +54,7 @@ def _leak(row: LeakRow) -> None:
             st.badge(_word(row), icon=icon, color=color)  # type: ignore[arg-type]  # a Literal
         with st.container(width=150):
             st.markdown(row.series, help=_SERIES[LeakSeries(row.series)])
-        for text, meaning in _figures(row):
+        for text, meaning in _figures(row, is_over):
             st.badge(text, color="gray", help=meaning)
     if verdict in (LeakVerdict.LEAK, LeakVerdict.WATCH):
         st.text(row.message)
@@ -71,8 +71,9 @@ def _word(row: LeakRow) -> str:
     return row.verdict
 
 
-def _figures(row: LeakRow) -> list[tuple[str, str]]:
-    """Return the numbers behind a verdict as (text, meaning); missing ones are explained by the message."""
+def _figures(row: LeakRow, is_over: bool) -> list[tuple[str, str]]:
+    """Return the numbers behind a verdict as (text, meaning); missing ones are explained by the message. Of a
+    run that is over nothing is projected."""
     figures = []
     if row.bytes_per_step is not None:
         meaning = (
@@ -82,7 +83,7 @@ def _figures(row: LeakRow) -> list[tuple[str, str]]:
     if row.low is not None and row.high is not None:
         meaning = "95 % confidence interval of the slope."
         figures.append((f"{words.size(row.low)} to {words.size(row.high)}", meaning))
-    if row.steps_to_oom is not None:
+    if row.steps_to_oom is not None and not is_over:
         meaning = "If the trend continues, memory runs out after this many more steps."
         text = (
             f"out of memory in {words.plural(row.steps_to_oom, 'step')}"

@@ -21,7 +21,23 @@ from harness.store.home import Home
 from harness.store.inserts import INSERTS
 from harness.store.reader import LogReader
 from tests.app.conftest import Open, Write, texts
+from tests.app.live_factories import live_run
 
+_LEAK = LeakRow(
+    10**15,
+    480,
+    LeakSeries.ALLOCATED,
+    LeakVerdict.LEAK,
+    20,
+    2.9e6,
+    2.8e6,
+    3.0e6,
+    10**9,
+    3_100,
+    5e4,
+    "It grew <b>.",
+    "An output is kept.",
+)
 MEMORY_TABLES = ("memory_samples", "snapshots", "allocations", "module_memory", "leaks", "oom_reports")
 
 
@@ -87,22 +103,7 @@ def test_fragmentation_is_named_from_the_allocators_own_retries(demo: Write, ope
 
 def test_a_leak_is_the_verdict_with_its_evidence(demo: Write, open_page: Open) -> None:
     folder = demo("steady", 500)
-    leak = LeakRow(
-        10**15,
-        480,
-        LeakSeries.ALLOCATED,
-        LeakVerdict.LEAK,
-        20,
-        2.9e6,
-        2.8e6,
-        3.0e6,
-        10**9,
-        3_100,
-        5e4,
-        "It grew <b>.",
-        "An output is kept.",
-    )
-    _insert(folder, leak)
+    _insert(folder, _LEAK)
     app = open_page("memory", run=folder.run_id)
     assert not app.exception
     assert "Leak." in app.error[0].value
@@ -110,10 +111,20 @@ def test_a_leak_is_the_verdict_with_its_evidence(demo: Write, open_page: Open) -
     for piece in (
         "2.77 MiB per step",
         "2.67 MiB to 2.86 MiB",
-        "out of memory in 3,100 steps",
         "An output is kept",
     ):
         assert piece in shown
+
+
+def test_only_of_an_active_run_it_is_projected_when_memory_runs_out(
+    demo: Write, home: Home, open_page: Open
+) -> None:
+    ended = demo("steady", 500)
+    _insert(ended, _LEAK)
+    assert "out of memory in" not in _read(open_page("memory", run=ended.run_id))
+    with live_run(home, Settings()) as run:
+        run.put(_LEAK)
+        assert "out of memory in 3,100 steps" in _read(open_page("memory", run=run.folder.run_id))
 
 
 def test_snapshots_name_what_grew_and_are_compared(demo: Write, open_page: Open) -> None:
