@@ -61,7 +61,6 @@ def draw(view: RunView, series: MemorySeries, findings: Findings) -> MemoryDrawi
         leaks=series.leaks,
         ooms=series.ooms,
         recent=series.recent,
-        is_cpu=is_cpu,
     )
     source = memory_cards.MemoryCardData(series.recent, series.samples, series.latest, is_cpu)
     return MemoryDrawing(

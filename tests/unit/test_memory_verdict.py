@@ -28,7 +28,6 @@ def judged(**evidence: Any) -> MemoryVerdict:
         "leaks": (),
         "ooms": (),
         "recent": [a_step(1)],
-        "is_cpu": False,
     }
     return verdict(MemoryEvidence(**nothing | evidence))
 
@@ -45,7 +44,7 @@ def test_a_run_with_free_memory_fits_and_says_how_much_is_free() -> None:
 
 
 def test_nothing_fits_before_a_step_has_shown_what_it_needs() -> None:
-    result = judged(pressure=CALM, recent=(), is_cpu=True)
+    result = judged(pressure=CALM, recent=())
     assert result.state is MemoryState.UNKNOWN
     assert "No step has finished" in result.sentence
 
@@ -57,9 +56,9 @@ def test_that_nothing_leaks_is_claimed_only_after_observing_every_series() -> No
     assert "nothing leaks" not in judged(pressure=CALM, leaks=[steady, early]).sentence
 
 
-def test_on_the_cpu_memory_is_that_of_all_processes() -> None:
+def test_without_a_limit_on_the_cpu_memory_is_that_of_all_processes() -> None:
     recent = [a_step(1)._replace(peak_allocated_bytes=GIB)]
-    result = judged(pressure=CALM, is_cpu=True, recent=recent)
+    result = judged(pressure=CALM._replace(is_of_machine=True), recent=recent)
     assert "All processes together use 10.0 GiB" in result.sentence
     assert "peaked at 1.00 GiB" in result.sentence
 

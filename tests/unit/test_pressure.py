@@ -52,6 +52,7 @@ def test_the_limit_of_the_process_counts_where_it_is_the_lowest(cap_gib: int | N
     capped = pressure(peaks(GIB), sample, GIB, True, 2 * GIB)
     assert capped is not None
     assert capped.what == "its cap"
+    assert not capped.is_of_machine
 
 
 def test_on_a_card_memory_of_other_processes_is_not_available() -> None:

@@ -29,6 +29,8 @@ class Pressure(NamedTuple):
     available_bytes: int
     # Source of the limit, as in "its cap".
     what: str
+    # Whether it compares the memory of all processes with that of the machine.
+    is_of_machine: bool = False
 
     @property
     def share(self) -> float:
@@ -75,7 +77,8 @@ def pressure(
     if sample is None or sample.used_bytes is None or not sample.total_bytes:
         return None
     if is_cpu:
-        return Pressure(sample.used_bytes, sample.total_bytes, "the machine's memory, used by all processes")
+        what = "the machine's memory, used by all processes"
+        return Pressure(sample.used_bytes, sample.total_bytes, what, is_of_machine=True)
     if not peaks or sample.reserved_bytes is None:
         return None
     others_bytes = max(0, sample.used_bytes - sample.reserved_bytes)

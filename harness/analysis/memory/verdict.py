@@ -41,7 +41,6 @@ class MemoryEvidence(NamedTuple):
     ooms: Sequence[EventRow]
     # The last steps, in order.
     recent: Sequence[StepRow]
-    is_cpu: bool
 
 
 def verdict(evidence: MemoryEvidence) -> MemoryVerdict:
@@ -114,7 +113,7 @@ def _fits(evidence: MemoryEvidence) -> MemoryVerdict | None:
         return None
     needed, available = words.size(pressure.needed_bytes), words.size(pressure.available_bytes)
     peaks = [row.peak_allocated_bytes for row in evidence.recent if row.peak_allocated_bytes is not None]
-    if evidence.is_cpu:
+    if pressure.is_of_machine:
         text = f"All processes together use {needed} of this machine's {available}"
         text += f"; the last steps peaked at {words.size(max(peaks))}" if peaks else ""
     else:
