@@ -26,6 +26,20 @@ SCREENS: tuple[tuple[Size, Literal["light", "dark"]], ...] = (
     (DESK, "dark"),
     (DESK, "light"),
 )
+# By WCAG, from the colors as the browser paints them.
+_CONTRAST = """part => {
+  const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const luminance = (color) => {
+    context.fillStyle = color;
+    context.fillRect(0, 0, 1, 1);
+    const channels = [...context.getImageData(0, 0, 1, 1).data].slice(0, 3).map((value) => value / 255);
+    const [red, green, blue] = channels.map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  };
+  const { color, backgroundColor } = getComputedStyle(part);
+  const [darker, lighter] = [color, backgroundColor].map(luminance).sort((a, b) => a - b);
+  return (lighter + 0.05) / (darker + 0.05);
+}"""
 PAGES = {"runs": "Runs", "compare": "Compare runs", "tune": "Tune", "new": "New run", "system": "System"}
 
 
@@ -125,3 +139,17 @@ def test_a_page_fits_the_screen(tab: Tab, runs: dict[str, RunFolder], path: str)
     else:
         tab.until(tab.rows, lambda rows: len(rows) >= len(runs))
     _check(tab, path)
+
+
+def test_text_on_the_primary_color_is_readable_in_light_and_dark(
+    tab: Tab, runs: dict[str, RunFolder]
+) -> None:
+    tab.open(f"compare?runs={runs['demo: amp'].run_id},{runs['demo: oom'].run_id}")
+    tag = tab.page.locator(".stMultiSelect [data-tag]").locator("visible=true").first
+    tag.wait_for()
+    for _, theme in reversed(SCREENS[2:]):
+        tab.page.emulate_media(color_scheme=theme)
+        tab.until(partial(_is_dark, tab), partial(operator.eq, theme == "dark"))
+        tab.until(partial(tag.evaluate, _CONTRAST), partial(operator.le, 4.5))
+    tab.open("new")
+    tab.until(partial(tab.button("start").evaluate, _CONTRAST), partial(operator.le, 4.5))
