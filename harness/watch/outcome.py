@@ -185,7 +185,7 @@ class OutcomeRecording:
 
 def _first_lines(error: BaseException) -> str:
     text = " ".join(_STYLE.sub("", text_of(error)).split())
-    return text[:_MESSAGE_LIMIT] or type(error).__name__
+    return words.clip(text, _MESSAGE_LIMIT) or type(error).__name__
 
 
 def _followed_by(message: str, sentences: str) -> str:

@@ -227,12 +227,13 @@ def test_an_end_that_recovery_decided_on_is_recorded_with_its_words() -> None:
     assert json.loads(event.detail) == {"verdict": "leak"}
 
 
-def test_a_very_long_error_is_cut() -> None:
+def test_a_very_long_error_is_cut_and_says_so() -> None:
     bench = Bench()
     with pytest.raises(ValueError):
         bench.fail(ValueError("x" * 100_000))
     assert bench.journal.end is not None
     assert len(bench.journal.end[1]) < 3_000
+    assert bench.journal.end[1].endswith("x…")
 
 
 def failing_step(retained: list[weakref.ref[torch.Tensor]], read: Callable[[], None]) -> None:
