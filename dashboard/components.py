@@ -34,6 +34,10 @@ _BADGES: dict[RunState, tuple[str, str]] = {
     RunState.LOST: ("red", ":material/help:"),
 }
 
+# Of a message: its beginning, and what follows the error (a live change before it, what is in the log). An
+# error of `load_state_dict` has a line per weight.
+_BANNER_CHARACTERS = 400, 300
+
 _BAD = frozenset({RunState.FAILED, RunState.KILLED, RunState.LOST, RunState.OUT_OF_MEMORY})
 _WORRYING = frozenset({RunState.STALLED})
 
@@ -93,13 +97,14 @@ def state_pill(status: RunStatus) -> None:
 
 def banner(status: RunStatus) -> None:
     """Draw a sentence across the page if a run needs attention or failed, or does something else than it
-    mostly does."""
+    mostly does. The details of the run have all of a long message."""
+    message = plain(words.clip_middle(status.message, *_BANNER_CHARACTERS))
     if status.state in _BAD:
-        st.error(plain(status.message), icon=_BADGES[status.state][1])
+        st.error(message, icon=_BADGES[status.state][1])
     elif status.state in _WORRYING or status.is_warning:
-        st.warning(plain(status.message), icon=_BADGES[RunState.STALLED][1])
+        st.warning(message, icon=_BADGES[RunState.STALLED][1])
     elif status.is_notice:
-        st.info(plain(status.message), icon=_BADGES[status.state][1])
+        st.info(message, icon=_BADGES[status.state][1])
 
 
 def device_words(device: DeviceFacts) -> str:

@@ -232,3 +232,8 @@ def printable(text: str) -> str:
 def clip(text: str, most: int) -> str:
     """Truncate `text` to `most` characters, the last one "…" if some are cut off."""
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def clip_middle(text: str, first: int, last: int) -> str:
+    """Return the first and the last so many characters of a longer text, with " … " for the rest."""
+    return text if len(text) <= first + last + 3 else f"{text[:first]} … {text[-last:]}"

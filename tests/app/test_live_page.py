@@ -222,3 +222,20 @@ def test_a_log_that_is_not_written_is_a_warning_across_the_page(home: Home, open
     (warning,) = [text.value for text in app.warning]
     assert "Training at step 5,123" in warning
     assert "is the disk full?" in warning
+
+
+def test_a_long_error_leaves_room_on_the_page_and_stands_in_the_details(home: Home, open_page: Open) -> None:
+    folder = home.create("failed", Settings(), time.time_ns())
+    message = f"RuntimeError: Errors in loading state_dict: {'size mismatch; ' * 120}the last one."
+    run = a_run(folder.run_id, "failed")._replace(
+        state=RunState.FAILED, state_message=message, ended_unix_ns=time.time_ns()
+    )
+    with LogAppender(folder.log, run) as log:
+        log.append([a_step(step) for step in range(1, 51)])
+    app = open_page(run=folder.run_id)
+    (error,) = [text.value.replace("\\", "") for text in app.error]
+    assert len(error) < 1_000
+    assert error.startswith("RuntimeError: Errors in loading state_dict: size mismatch")
+    assert "the last one." in error
+    app.session_state["details"] = True
+    assert message in texts(app.run())

@@ -149,3 +149,8 @@ def test_energy_is_told_to_three_digits(value_j: float | None, text: str) -> Non
 )
 def test_operations_a_second_read_with_three_digits(value: float | None, text: str) -> None:
     assert words.flops(value) == text
+
+
+def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
+    assert words.clip_middle("0123456789", 4, 3) == "0123456789"
+    assert words.clip_middle("0123456789a", 4, 3) == "0123 … 89a"
