@@ -13,6 +13,7 @@ from harness.analysis.timing.phases import ClockTimes, Spread, StepPart, part_la
 
 _MS = 1e6
 _BINS = 60
+_TICKS = 5
 # Steps beyond this percentile share the last bar: a few would flatten the rest.
 _CUT_PCT = 99.5
 
@@ -73,6 +74,11 @@ def _mean_ms(times: ClockTimes, part: StepPart) -> float | None:
     return None if spread is None else spread.mean / _MS
 
 
+def _whole(most: int) -> dict[str, int]:
+    """Return the ticks of an axis of steps up to `most`, none of them between two whole numbers."""
+    return {"dtick": 1} if most < _TICKS else {"nticks": _TICKS}
+
+
 def distribution(steps_ns: Sequence[int], step: Spread, revision: str) -> dict[str, Any]:
     """Build the histogram of step times with percentiles; the longest steps share the last bar."""
     times = np.asarray(steps_ns, dtype=np.float64) / _MS
@@ -81,9 +87,9 @@ def distribution(steps_ns: Sequence[int], step: Spread, revision: str) -> dict[s
     numbers, edges = np.histogram(np.minimum(times, high), bins=_BINS, range=(low, high))
     middles = (edges[:-1] + edges[1:]) / 2
     beyond = int((times > high).sum())
-    labels = [f"{a:,.4g} to {b:,.4g} ms" for a, b in pairwise(edges)]
+    ranges = [f"{a:,.4g} to {b:,.4g} ms" for a, b in pairwise(edges)]
     if beyond:
-        labels[-1] = f"{edges[-2]:,.4g} to {float(times.max()):,.4g} ms"
+        ranges[-1] = f"{edges[-2]:,.4g} to {float(times.max()):,.4g} ms"
     trace = {
         "type": "bar",
         "name": "steps",
@@ -92,8 +98,10 @@ def distribution(steps_ns: Sequence[int], step: Spread, revision: str) -> dict[s
         "width": float(edges[1] - edges[0]) * 0.94,
         "marker": {"color": "@step", "line": {"width": 0}},
         "showlegend": False,
-        "customdata": labels,
-        "hovertemplate": "%{y:,d} steps of %{customdata}<extra></extra>",
+        "customdata": [
+            f"{words.plural(int(number), 'step')} of {of}" for number, of in zip(numbers, ranges, strict=True)
+        ],
+        "hovertemplate": "%{customdata}<extra></extra>",
     }
     marks = [("p50", step.p50), ("p95", step.p95), ("p99", step.p99)]
     layout = {
@@ -102,7 +110,7 @@ def distribution(steps_ns: Sequence[int], step: Spread, revision: str) -> dict[s
         "hovermode": "closest",
         "margin": {"l": 58, "r": 16, "t": 40, "b": 40},
         "xaxis": panel_axis("step time, ms") | {"fixedrange": True},
-        "yaxis": panel_axis("steps") | {"rangemode": "tozero", "fixedrange": True, "nticks": 5},
+        "yaxis": panel_axis("steps") | {"rangemode": "tozero", "fixedrange": True, **_whole(numbers.max())},
         "shapes": [_line(value / _MS) for _, value in marks],
         "annotations": _labels(marks, low, high),
     }
