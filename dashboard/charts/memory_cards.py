@@ -65,21 +65,13 @@ def _peak(source: MemoryCardData) -> Card:
     if not peaks:
         return _none("peak", "Peak", "peak", f"The peak within a step is unknown: {_why(source)}.")
     highest = max(peaks)
-    text = f"Highest allocated memory within the last {words.plural(len(peaks), 'step')}"
+    note = f"last {words.plural(len(peaks), 'step')}"
+    text = f"Highest allocated memory within the {note}"
     sampled = None if source.latest is None else source.latest.allocated_bytes
     if sampled is not None and sampled > highest:  # The peaks of a CPU are the highest of a few readings.
         highest, text = sampled, f"{text}, or at the latest memory sample, which is higher"
     spark = [sparkpoint(step.peak_allocated_bytes) for step in source.recent]
-    return Card(
-        "peak",
-        "Peak",
-        words.size(highest),
-        f"last {words.plural(len(peaks), 'step')}",
-        "plain",
-        f"{text}.",
-        "peak",
-        spark,
-    )
+    return Card("peak", "Peak", words.size(highest), note, "plain", f"{text}.", "peak", spark)
 
 
 def _reserved(source: MemoryCardData) -> Card:

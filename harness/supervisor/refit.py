@@ -31,8 +31,9 @@ class Refit(NamedTuple):
         largest = None if limit_bytes is None else fit.largest(limit_bytes)
         if largest is not None and largest <= _FARTHEST * fit.sizes[-1]:
             text += f"; about {words.count(largest)} would fit into {words.size(limit_bytes)}"
-        sizes = ", ".join(words.count(size) for size in fit.sizes[:6])
-        basis = f"steps of {sizes} samples" if not fit.is_proportional else f"steps of {sizes} samples alone"
+        *smaller, largest_fitted = fit.sizes[:6]
+        sizes = ", ".join([*map(words.count, smaller), words.plural(largest_fitted, "sample")])
+        basis = f"steps of {sizes}" if not fit.is_proportional else f"steps of {sizes} alone"
         return f"{text} (from {basis})."
 
 

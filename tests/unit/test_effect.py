@@ -208,6 +208,8 @@ def test_where_steps_are_long_there_have_to_be_some() -> None:
     assert change.verdict == f"Not compared: 12 steps after the change, {MIN_STEPS} are needed."
     change = observe(some_times([2e9] * 12, [2e9] * 100), 2)
     assert change.verdict == f"Not compared: 12 steps before the change, {MIN_STEPS} are needed."
+    change = observe(some_times([2e10], [2e10] * 100), 2)
+    assert change.verdict == f"Not compared: 1 step before the change, {MIN_STEPS} are needed."
     enough = observe(some_times([2e9] * MIN_STEPS, [3e9] * MIN_STEPS), 2)
     assert enough.step_ns is not None
     assert enough.step_ns.is_visible

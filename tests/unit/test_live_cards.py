@@ -86,3 +86,9 @@ def test_a_loss_that_is_not_finite_is_named_and_never_drawn() -> None:
 def test_a_single_reading_of_the_memory_shows_no_drift(readings: int, note: str) -> None:
     rows = [a_step(step)._replace(allocated_bytes=GIB if step < readings else None) for step in range(100)]
     assert _cards(rows)["allocated"].note == note
+
+
+def test_a_single_step_is_named_in_the_singular() -> None:
+    result = _cards([a_step(1)._replace(peak_allocated_bytes=GIB)])
+    assert all("last 1 step" in result[key].help for key in ("peak", "step", "loss"))
+    assert not any("1 steps" in card.help + card.note for card in result.values())

@@ -248,3 +248,10 @@ def test_a_snapshot_says_what_it_cost_and_explains() -> None:
 
 def test_the_memory_chart_fits_the_schema_of_plotly() -> None:
     validate_figure(memory.figure(a_timeline(limit=MemoryLimit(24 * GIB, "cap"))))
+
+
+def test_the_cards_name_a_single_step_in_the_singular() -> None:
+    recent = [a_step(1)._replace(peak_allocated_bytes=GIB, alloc_retries=0)]
+    notes_by_key = {card.key: card.note for card in memory_cards.cards(a_source(recent=recent))}
+    assert notes_by_key["peak"] == "last 1 step"
+    assert notes_by_key["retries"] == "0 in the last 1 step"

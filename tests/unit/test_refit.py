@@ -10,7 +10,7 @@ from harness.records.memory import MeasuredPeak
 from harness.records.run import SettingsRow
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
-from harness.supervisor.refit import refit_peak
+from harness.supervisor.refit import Refit, refit_peak
 from tests.store_factories import a_run, steps, write_log
 
 MIB = 2**20
@@ -57,6 +57,12 @@ def test_the_largest_batch_leaves_a_margin() -> None:
 )
 def test_too_little_gives_no_fit(few: list[MeasuredPeak]) -> None:
     assert fit_peak(few) is None
+
+
+def test_a_single_sample_is_named_in_the_singular() -> None:
+    fit = fit_peak([measured(1)])
+    assert fit is not None
+    assert Refit(fit, 1).sentence(None).endswith("(from steps of 1 sample alone).")
 
 
 def test_a_peak_that_falls_with_samples_is_no_line() -> None:

@@ -243,7 +243,8 @@ def _unknown(before: StepWindow, after: StepWindow, is_closed: bool) -> Observed
     verdict = missing_time(before.seconds, after.seconds, is_closed)
     if verdict is None:
         side, window = ("after", after) if len(before.steps) >= MIN_STEPS else ("before", before)
-        verdict = f"Not compared: {len(window.steps)} steps {side} the change, {MIN_STEPS} are needed."
+        steps = words.plural(len(window.steps), "step")
+        verdict = f"Not compared: {steps} {side} the change, {MIN_STEPS} are needed."
         if window is after and not is_closed:
             verdict = f"Measuring: {len(after.steps)} of {MIN_STEPS} steps after the change."
     counted = before.step_count, after.step_count
