@@ -19,6 +19,9 @@ _SHORTCODE = re.compile(r":(?=\S)")
 
 # Of a column in MiB, by sprintf-js: with decimals, what has some KiB would be 0.00.
 MIB_FORMAT = "%.4g"
+# Of a column of whole numbers. In the browser's own format 1,200 steps would read "1.200" in some languages,
+# beside the decimal points of all other columns.
+COUNT_FORMAT = "%d"
 
 _BADGES: dict[RunState, tuple[str, str]] = {
     RunState.LAUNCHING: ("blue", ":material/hourglass_top:"),

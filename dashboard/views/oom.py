@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from dashboard.charts import allocations
-from dashboard.components import MIB_FORMAT, plain, table
+from dashboard.components import COUNT_FORMAT, MIB_FORMAT, plain, table
 from dashboard.data.memory import OomEntry
 from harness import words
 from harness.analysis.oom import text as oom_text
@@ -13,7 +13,7 @@ from harness.analysis.oom.budget import budget
 from harness.analysis.oom.report import FailedRequest, OomFacts, OomReport
 
 _STEP_COLUMNS = {
-    "step": st.column_config.NumberColumn("Step", format="localized"),
+    "step": st.column_config.NumberColumn("Step", format=COUNT_FORMAT),
     "step_ms": st.column_config.NumberColumn("Time, ms", format="%.1f", help="Step time."),
     "allocated_mib": st.column_config.NumberColumn(
         "Allocated, MiB", format="%.1f", help="In live tensors at the end of the step."
@@ -39,7 +39,7 @@ _HOLDER_COLUMNS = {
     "where": st.column_config.TextColumn(
         "Module", help="The part of the model, or the frame of the variable."
     ),
-    "blocks": st.column_config.NumberColumn("Tensors", format="localized", help="Number of tensors."),
+    "blocks": st.column_config.NumberColumn("Tensors", format=COUNT_FORMAT, help="Number of tensors."),
 }
 
 

@@ -6,7 +6,7 @@ import streamlit as st
 
 from dashboard.charts import allocations
 from dashboard.commands import send_command
-from dashboard.components import MIB_FORMAT, plain, table
+from dashboard.components import COUNT_FORMAT, MIB_FORMAT, plain, table
 from dashboard.controls import disabled_reason
 from dashboard.data import changes as change_data
 from dashboard.data import memory as memory_data
@@ -23,7 +23,7 @@ from harness.records.run import CommandKind
 _MAX_REQUESTS = 40
 _PLACE = {
     "blocks": st.column_config.NumberColumn(
-        "Blocks", format="localized", help="Allocated blocks, about one per tensor."
+        "Blocks", format=COUNT_FORMAT, help="Allocated blocks, about one per tensor."
     ),
     "category": st.column_config.TextColumn("Kind", help="Use of the memory."),
     "module": st.column_config.TextColumn("Module", help="The module that was executing at allocation."),

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from dashboard.components import plain, table
+from dashboard.components import COUNT_FORMAT, plain, table
 from harness import words
 from harness.analysis.timing.phase_change import PhaseChange, PhaseComparison
 from harness.analysis.timing.phases import ClockTimes, StepPart, part_label
@@ -108,7 +108,7 @@ def slow_table(run: RunTiming) -> None:
 
 
 _SLOW_COLUMNS = {
-    "step": st.column_config.NumberColumn("Step", format="localized"),
+    "step": st.column_config.NumberColumn("Step", format=COUNT_FORMAT),
     "took": st.column_config.NumberColumn("Time, ms", format="%.2f"),
     "times": st.column_config.NumberColumn("× median", format="%.2f"),
     "stands_out": st.column_config.TextColumn("Stands out", help="On the CPU's clock."),
