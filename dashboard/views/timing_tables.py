@@ -29,8 +29,8 @@ def notes(run: RunTiming) -> None:
         parts.append(f"in {words.plural(timing.unsound_steps, 'step')} the phases exceed the step")
     elif timing.cpu is not None:
         parts.append("phases and rest sum to the step")
-    if timing.wall_ns and timing.untold_ns is not None:
-        share = 1 - timing.untold_ns / timing.wall_ns
+    if timing.wall_ns and timing.between_steps_ns is not None:
+        share = 1 - timing.between_steps_ns / timing.wall_ns
         between = " (evaluation, pauses and changes are the rest)" if share < 1 - _SOUND else ""
         parts.append(f"the steps cover {100 * share:.2f} % of the wall time{between}")
     st.caption(plain(" · ".join(parts)), help=_LEFT_OUT if timing.left_out else None)

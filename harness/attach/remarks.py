@@ -32,12 +32,10 @@ from harness.attach.scalars import (
     number_of,
 )
 from harness.records.run import AmpMode, EventKind, EventRow, Severity
-from harness.records.script import DeclaredSetting, SettingValue
+from harness.records.script import PHASE_PREFIX, DeclaredSetting, SettingValue
 from harness.watch.context import RunContext
 from harness.words import clip, printable
 
-# Phases are scalars of this name and their own, in milliseconds.
-PHASE_PREFIX = "phase/"
 _LOSS = "loss"
 _LONGEST_LABEL = 40
 _LONGEST_NOTE = 2_000

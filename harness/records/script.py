@@ -10,6 +10,9 @@ from harness.files.plain_json import json_object
 
 SettingValue = bool | int | float | str
 
+# The duration of a script's own phase is a scalar of this name and its own, in milliseconds per step.
+PHASE_PREFIX = "phase/"
+
 
 class ScriptOrigin(NamedTuple):
     """The command of a script's run, and where it was started."""

@@ -9,8 +9,10 @@ from harness.analysis.timing.slow_steps import SlowStep, slowest
 from harness.device.peaks import Peak, math_type, peak
 from harness.records.flops import FlopsRow
 from harness.records.run import EXCLUDED_FLAGS, DeviceFacts, DeviceKind, EventRow, SettingsRow, StepRow
+from harness.records.script import PHASE_PREFIX
 from harness.settings.recorded import read_recorded
 from harness.store.reader import LogReader
+from harness.store.script_log import ScriptLog
 
 # Shorter ranges are read completely; of longer ones this number of evenly spaced steps is read.
 WHOLE = 6_000
@@ -65,6 +67,7 @@ def read_timing(
     stride = apart(last - first + 1)
     rows = reader.steps(first, last) if stride == 1 else reader.steps_apart(first, last, stride)
     timing = analyze(rows, _costs(history, flops, device))
+    timing = timing._replace(own_phases_ns=_own_phases_ns(reader.script, max(first, last - WHOLE + 1), last))
     candidates = rows if stride == 1 else [*rows, *_peaks(reader, first, last)]
     is_asynchronous = device is not None and device.kind is not DeviceKind.CPU
     shown = [row for row in history if row.step <= last] or history
@@ -77,6 +80,17 @@ def read_timing(
         _arithmetic(shown, flops, device),
         is_asynchronous,
     )
+
+
+def _own_phases_ns(script: ScriptLog, first: int, last: int) -> dict[str, float]:
+    """Return the mean time per step in each phase of a script's own, the longest first."""
+    steps, means_ns = last - first + 1, {}
+    for name in script.scalar_names():
+        if name.startswith(PHASE_PREFIX):
+            buckets = script.scalars(name, first, last, max_points=1)
+            total_ms = sum(bucket.total or 0.0 for bucket in buckets)
+            means_ns[name.removeprefix(PHASE_PREFIX)] = total_ms * 1e6 / steps
+    return dict(sorted(means_ns.items(), key=lambda item: -item[1]))
 
 
 def apart(steps: int) -> int:

@@ -51,7 +51,7 @@ def test_phases_and_residual_are_the_step_and_steps_chain_to_wall_time(steps: li
     assert timing.examined + timing.left_out == len(steps)
     assert timing.unsound_steps == 0
     if len(steps) > 1:
-        assert timing.untold_ns == 0
+        assert timing.between_steps_ns == 0
     if timing.launch is not None:
         assert 0 <= timing.launch.share <= 1
 

@@ -150,16 +150,16 @@ def test_without_cost_or_peak_there_is_no_mfu(costs: dict[int, StepCost]) -> Non
 def test_pauses_between_steps_are_measured() -> None:
     rows = some_steps(30)
     later = [row._replace(t_ns=row.t_ns + 5_000_000_000) for row in rows[15:]]
-    assert analyze(rows).untold_ns == 0
-    assert analyze(rows[:15] + later).untold_ns == 5_000_000_000
-    assert analyze(rows[::2]).untold_ns is None
+    assert analyze(rows).between_steps_ns == 0
+    assert analyze(rows[:15] + later).between_steps_ns == 5_000_000_000
+    assert analyze(rows[::2]).between_steps_ns is None
 
 
 def test_around_steps_that_were_not_recorded_the_time_between_steps_is_unknown() -> None:
     rows = some_steps(30)
     later = [row._replace(t_ns=row.t_ns + 5_000_000_000) for row in rows[20:]]
     timing, whole = analyze(rows[:10] + rows[12:20] + later), analyze(rows)
-    assert timing.untold_ns == 5_000_000_000
+    assert timing.between_steps_ns == 5_000_000_000
     assert whole.wall_ns is not None
     assert timing.wall_ns == whole.wall_ns - (rows[12].t_ns - rows[9].t_ns) + 5_000_000_000
 

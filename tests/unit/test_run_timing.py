@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.analysis.timing.verdict import Bound, verdict
 from harness.records.flops import FlopsRow
 from harness.records.run import DeviceFacts, SettingsRow, StepRow
+from harness.records.script import ScalarRow
 from harness.settings import Settings
 from harness.store import schema
 from harness.store.appender import LogAppender
@@ -48,8 +50,26 @@ def _read(
 def test_a_short_range_is_read_whole(path: Path) -> None:
     result = _read(path, some_steps(500))
     assert (result.stride, result.timing.examined, result.versions) == (1, 500, 1)
-    assert result.timing.untold_ns == 0
+    assert result.timing.between_steps_ns == 0
     assert not result.is_asynchronous
+
+
+def test_the_phases_of_a_script_explain_the_time_outside_the_others(path: Path) -> None:
+    rows = [a_timed_step(step, wait=0.1, forward=1.0, backward=1.0, rest=8.0) for step in range(1, 101)]
+    own = [("phase/augment", 6.0), ("phase/log", 0.5), ("phase/tiny", 0.01), ("loss", 90.0)]
+    with LogAppender(path, a_run()) as appender:
+        scalars = [ScalarRow(row.step, name, row.t_ns, value, 0) for row in rows for name, value in own]
+        appender.append(rows, scalars)
+    with LogReader(path) as reader:
+        timing = read_timing(reader, 1, 100, CPU, (), ()).timing
+    assert timing.own_phases_ns == pytest.approx({"augment": 6e6, "log": 5e5, "tiny": 1e4})
+    found = verdict(timing, is_asynchronous=False)
+    assert found.bound is Bound.OUTSIDE
+    assert timing.cpu is not None
+    share = round(600 / (timing.cpu.step.mean / 1e6))
+    assert found.why[0].startswith(f"The script measures by itself: augment {share} %")
+    assert "tiny" not in found.why[0]
+    assert found.next[0] == "Look into the script's own phase 'augment' first."
 
 
 @pytest.mark.slow
@@ -61,7 +81,7 @@ def test_of_a_long_range_some_steps_are_read_and_the_slowest_is_found(path: Path
     assert result.timing.examined == 4_000
     assert (12_345 - 1) % result.stride, "the step must not be among those read"
     assert [slow.step for slow in result.slow] == [12_345]
-    assert result.timing.untold_ns is None
+    assert result.timing.between_steps_ns is None
 
 
 def test_mfu_comes_from_count_settings_and_peak(path: Path) -> None:

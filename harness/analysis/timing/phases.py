@@ -9,6 +9,7 @@ kernels within a step may wait too.
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -131,10 +132,12 @@ class Timing(NamedTuple):
     mfu: float | None
     # Wall time outside of any step (evaluation, pauses and changes), and all of it, between the ends of
     # neighboring steps that were both read. None without any.
-    untold_ns: float | None
+    between_steps_ns: float | None
     wall_ns: float | None
     # Steady-state steps with phases that sum to more than the step: an unreliable clock.
     unsound_steps: int
+    # The phases that a script measures by itself, within or between the others: mean nanoseconds per step.
+    own_phases_ns: Mapping[str, float] = MappingProxyType({})
 
     @property
     def best(self) -> ClockTimes | None:
@@ -147,7 +150,7 @@ def analyze(rows: Sequence[StepRow], costs: Mapping[int, StepCost] | None = None
     are no FLOP/s."""
     steady = [row for row in rows if not row.flags & EXCLUDED_FLAGS]
     first, last = (rows[0].step, rows[-1].step) if rows else (None, None)
-    wall_ns, untold_ns = _chain(rows)
+    wall_ns, between_steps_ns = _chain(rows)
     cpu, unsound = _cpu(steady)
     elapsed_s = sum(row.step_ns for row in steady) / 1e9
     tokens = [row.tokens for row in steady if row.tokens is not None]
@@ -167,7 +170,7 @@ def analyze(rows: Sequence[StepRow], costs: Mapping[int, StepCost] | None = None
         model_flops_per_s=model_flops_per_s,
         executed_flops_per_s=executed_flops_per_s,
         mfu=mfu,
-        untold_ns=untold_ns,
+        between_steps_ns=between_steps_ns,
         wall_ns=wall_ns,
         unsound_steps=unsound,
     )

@@ -26,6 +26,9 @@ LAUNCH_SHARE = 0.50
 OPTIMIZER_SHARE = 0.30
 # Time outside the phases, or gaps explained by neither loader nor launches.
 OUTSIDE_SHARE = 0.20
+# A phase of a script's own that is named where time is spent outside the others.
+OWN_SHARE = 0.05
+_MOST_OWN = 5
 # Wall time between the steps, for the same reason as data wait.
 BETWEEN_SHARE = 0.20
 # Forward and backward pass together; below it no phase dominates.
@@ -94,8 +97,9 @@ def verdict(timing: Timing, is_asynchronous: bool) -> Verdict:
         return Verdict(Bound.TOO_FEW, sentence, (), ())
     bound, sentence, why = _asynchronous(timing) if is_asynchronous else _synchronous(timing)
     between = _between(timing)
-    steps = (_BETWEEN_NEXT, *_NEXT[bound]) if between else _NEXT[bound]
-    return Verdict(bound, sentence, (*why, *between, *_tail(timing)), steps)
+    own, own_next = _own_phases(timing, cpu) if bound is Bound.OUTSIDE else ((), ())
+    steps = (*own_next, *((_BETWEEN_NEXT,) if between else ()), *_NEXT[bound])
+    return Verdict(bound, sentence, (*own, *why, *between, *_tail(timing)), steps)
 
 
 def _synchronous(timing: Timing) -> tuple[Bound, str, Sequence[str]]:
@@ -195,10 +199,24 @@ def _median_wait(timing: Timing) -> str:
     )
 
 
+def _own_phases(timing: Timing, cpu: ClockTimes) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what a script's own phases explain of a step, and what to look at first."""
+    shares = {name: own_ns / cpu.step.mean for name, own_ns in timing.own_phases_ns.items()}
+    long = [name for name, share in shares.items() if share >= OWN_SHARE][:_MOST_OWN]
+    if not long:
+        return (), ()
+    why = "The script measures by itself: " + ", ".join(f"{name} {_pct(shares[name])}" for name in long) + "."
+    return (why,), (f"Look into the script's own phase {long[0]!r} first.",)
+
+
 def _between(timing: Timing) -> tuple[str, ...]:
-    if not timing.wall_ns or timing.untold_ns is None or timing.untold_ns < BETWEEN_SHARE * timing.wall_ns:
+    if (
+        not timing.wall_ns
+        or timing.between_steps_ns is None
+        or timing.between_steps_ns < BETWEEN_SHARE * timing.wall_ns
+    ):
         return ()
-    share = _pct(timing.untold_ns / timing.wall_ns)
+    share = _pct(timing.between_steps_ns / timing.wall_ns)
     return (
         f"These are shares of the steps; {share} of the wall time passes between them: evaluation, pauses "
         "and changes.",
