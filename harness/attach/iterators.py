@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import chain
 from threading import get_ident
 from typing import Any, Protocol, cast
+from weakref import ref
 
 from harness.attach.guard import ScriptGuard
 from harness.attach.passes import LoaderPass
@@ -46,7 +47,7 @@ class ScriptIterator(chain[Any]):
     def __new__(cls, batches: LoaderPass, events: BatchEvents) -> "ScriptIterator":
         """`events` receives the batches."""
         iterator = cast(ScriptIterator, cls.from_iterable(_until_the_end(batches, events)))
-        iterator._pass = batches
+        iterator._pass, batches.reader = batches, ref(iterator)
         return iterator
 
     def __len__(self) -> int:

@@ -81,7 +81,7 @@ class Observation:
         self.tracker = tracker = StepTracker(steps.timer, copies=copies, left_out=self._evaluations.left_out)
         training.read_phase = lambda: tracker.oom_phase
         self.cycle = UpdateCycle()
-        training.optimizer_ended, self.loaders.loader_opened = self.cycle.forget, tracker.loader_opened
+        training.optimizer_ended, self.loaders.loader_opened = self.cycle.forget, tracker.left.loader_opened
         self.manual = ManualUpdates(clears_gradients) if not training.optimizers else None
         self.updates, self.step, self.under_way = 0, 1, under_way
         self.raises_stop, self._has_raised_stop = True, False

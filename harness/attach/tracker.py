@@ -12,12 +12,10 @@ its phase by itself.
 """
 
 from collections.abc import Callable
-from typing import Any
-from weakref import ReferenceType, ref
-
-from torch.utils.data import DataLoader
+from weakref import ref
 
 from harness.analysis.oom.report import OomPhase
+from harness.attach.left_batches import LeftBatches, UnusedBatch
 from harness.attach.passes import LoaderPass
 from harness.records.run import Phase
 from harness.watch.timing import StepTimer, Times
@@ -49,9 +47,9 @@ class StepTracker:
         has_batch: whether a loader returned a batch since the last step ended.
         has_evaluated: whether a model was called without training it, or a batch was loaded without
             gradients, since the last backward pass.
-        samples: samples of the batches since the last step ended; None: no loader returned a batch. A batch
-            that is loaded and not used, as by a loop that `break` ends before its model is called, is none of
-            them once its loader was opened again and its iterator is gone.
+        samples: samples of the batches since the last step ended, without those that the script has left;
+            None: no loader returned a batch.
+        left: those batches.
         evaluation_ns: the duration of the evaluation since the last step ended.
         calls: calls of models with gradients since the last backward pass.
         owes_mark: whether the mark of the step's last update on the device's clock is still to come.
@@ -77,11 +75,7 @@ class StepTracker:
         self._is_evaluating = False
         self.has_batch = False
         self.samples: int | None = None
-        # Passes and samples of the batches since the last call of a model or backward pass, and those of them
-        # that belong to a loader that was opened again. Only of passes that have fed the training before: a
-        # script may take two batches for a step by `next(iter(loader))`.
-        self._unused: list[tuple[ReferenceType[LoaderPass], int]] = []
-        self._abandoned: list[tuple[ReferenceType[LoaderPass], int]] = []
+        self.left = LeftBatches()
         self.evaluation_ns = 0
         self.calls = 0
         # Of them, those of the step, and how many a step had at most before a backward pass.
@@ -124,14 +118,6 @@ class StepTracker:
             self.last_ns = now_ns
         self._phase = _DATA_WAIT
 
-    def loader_opened(self, loader: DataLoader[Any]) -> None:
-        """A loader is opened: the script may have left its passes before, unless it has seen their end."""
-        unused, self._unused = self._unused, []
-        for reference, samples in unused:
-            batches = reference()
-            is_abandoned = batches is not None and batches.loader is loader and not batches.is_over
-            (self._abandoned if is_abandoned else self._unused).append((reference, samples))
-
     def batch_arrived(self, samples: int | None, batches: LoaderPass | None = None) -> None:
         """A loader returned a batch of `samples`; None: their number is unknown. `batches` is its pass, if it
         is one of torch's loaders."""
@@ -148,12 +134,12 @@ class StepTracker:
             if (lap := self._timer.lap) is not None:
                 lap(Phase.DATA_WAIT)
         self.has_batch = True
-        if self._abandoned:
-            self._drop_abandoned()
+        if self.left.reopened:
+            self.samples = (self.samples or 0) - self.left.samples_left(batches)
         if samples is not None:
             self.samples = (self.samples or 0) + samples
-            if batches is not None and batches.has_fed:
-                self._unused.append((ref(batches), samples))
+            if batches is not None:
+                self.left.unused.append(UnusedBatch(ref(batches), samples, batches.has_fed))
 
     def batch_missed(self, *, has_failed: bool = False) -> None:
         """A loader has no more batches, or has failed: then the wait for it is still the phase under way."""
@@ -168,8 +154,11 @@ class StepTracker:
         it is called again without a backward pass: then the script did something else in between."""
         if self._backwards:  # An activation checkpoint computes it again.
             return
-        self._unused.clear()
-        self._abandoned.clear()
+        left = self.left
+        left.unused.clear()
+        left.reopened.clear()
+        if left.inspected:
+            self._leave_inspected()
         self._evaluates = is_evaluating or not has_gradients
         if has_gradients:
             self.calls += 1
@@ -206,8 +195,11 @@ class StepTracker:
         """Gradients are about to be computed."""
         self._backwards += 1
         if self._backwards == 1:
-            self._unused.clear()
-            self._abandoned.clear()
+            left = self.left
+            left.unused.clear()
+            left.reopened.clear()
+            if left.inspected:
+                self._leave_inspected()
             self.has_evaluated = self._is_evaluating = False
             if self._step_calls > self._most_calls:
                 self._most_calls = self._step_calls
@@ -291,8 +283,10 @@ class StepTracker:
         self.has_evaluated = self._is_evaluating = self.has_batch = self.is_updating = False
         self.repeats_batch = False
         self.samples = self._trained = None
-        self._unused.clear()
-        self._abandoned.clear()
+        left = self.left
+        left.unused.clear()
+        left.reopened.clear()
+        left.inspected = 0
         self.evaluation_ns = 0
         wait_end_ns = started_ns + wait_ns
         copy_end_ns = wait_end_ns + copy_ns
@@ -376,16 +370,11 @@ class StepTracker:
         self.has_evaluated = self._is_evaluating = self.has_batch = self.is_updating = False
         self.owes_mark = False
         self.samples = None
-        self._unused.clear()
-        self._abandoned.clear()
+        self.left.clear()
 
-    def _drop_abandoned(self) -> None:
-        """Count no batches that the script has left. As long as their iterator exists, as where two loops
-        over a loader are nested, it may still use them."""
-        abandoned = sum(samples for reference, samples in self._abandoned if reference() is None)
-        self.samples = (self.samples or 0) - abandoned
-        self._unused.clear()
-        self._abandoned.clear()
+    def _leave_inspected(self) -> None:
+        """Count no first batches that the script has left, as a later one is used."""
+        self.samples = (self.samples or 0) - self.left.samples_inspected()
 
     def _enter(self, phase: int) -> None:
         if not self._timer.is_observing:

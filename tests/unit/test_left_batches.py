@@ -73,6 +73,19 @@ def with_a_kept_iterator(loop: Loop) -> None:
         loop.step(inputs)
 
 
+def after_a_first_batch(loop: Loop) -> None:
+    """The first batch is loaded twice: before the loop, the script only reads its size."""
+    assert len(next(iter(loop.loader))[0]) == _BATCH
+    for (inputs,) in islice(loop.loader, _STEPS):
+        loop.step(inputs)
+
+
+def after_two_first_batches(loop: Loop) -> None:
+    """The same, with another one for an example."""
+    next(iter(loop.loader))
+    after_a_first_batch(loop)
+
+
 def epochs_of(home: Path, epoch: Callable[[Loop], None], loop: Loop | None = None) -> list[int]:
     """Train for some epochs under watch; return the samples of all steps but the first."""
     loop = loop or Loop()
@@ -86,11 +99,16 @@ def epochs_of(home: Path, epoch: Callable[[Loop], None], loop: Loop | None = Non
 
 @pytest.mark.parametrize(
     "epoch",
-    [until_break, before_an_evaluation, beside_a_range, with_a_kept_iterator],
+    [
+        until_break,
+        before_an_evaluation,
+        beside_a_range,
+        with_a_kept_iterator,
+        after_a_first_batch,
+        after_two_first_batches,
+    ],
 )
-def test_the_batch_with_which_a_loop_is_left_is_of_no_step(
-    tmp_path: Path, epoch: Callable[[Loop], None]
-) -> None:
+def test_a_batch_that_a_script_leaves_is_of_no_step(tmp_path: Path, epoch: Callable[[Loop], None]) -> None:
     assert epochs_of(tmp_path, epoch) == [_BATCH] * (_EPOCHS * _STEPS - 1)
 
 
