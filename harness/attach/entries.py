@@ -23,17 +23,11 @@ from harness.attach.batches import sizes_of
 from harness.attach.caught_memory import CaughtMemoryErrors
 from harness.attach.early_events import EarlyEvents
 from harness.attach.guard import ScriptGuard
-from harness.attach.numbering import (
-    CALLED,
-    GRADIENTS_BEGAN,
-    GRADIENTS_ENDED,
-    RETURNED,
-    UPDATE_BEGAN,
-)
+from harness.attach.numbering import CALLED, GRADIENTS_BEGAN, GRADIENTS_ENDED, RETURNED, UPDATE_BEGAN
 from harness.attach.passes import LoaderPass
 from harness.attach.plain_observation import PlainObservation
 from harness.attach.plain_step import PlainStep
-from harness.attach.updates import updates_under_way
+from harness.attach.updates import changes_nothing, updates_under_way
 from harness.watch.rank_waits import NO_WAITS
 
 UpdateHook = Callable[[torch.optim.Optimizer, Any, Any], None]
@@ -59,7 +53,7 @@ class StepEntries:
         self._early = early
         self._has_compiled = False
         self._model_ids: set[int] = set()
-        # How many updates are under way within one of the same optimizer.
+        # How many updates are under way within one of the same optimizer, or change nothing.
         self._nested = 0
         self._caught = CaughtMemoryErrors(guard)
 
@@ -292,19 +286,20 @@ class StepEntries:
             self.guard.run(observation.backward_failed)
 
     def begin_update(self) -> UpdateHook:
-        """Return the hook that torch calls before an optimizer steps; with that, at the latest, the training
-        begins."""
+        """Return the hook that torch calls before an optimizer steps: at the latest, the training begins."""
         guard, plain = self.guard, self.plain
         times_ns = plain.times_ns
 
-        def update_began(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        def update_began(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             is_followed = get_ident() == guard.thread
             if is_followed and len(times_ns) == GRADIENTS_ENDED and id(optimizer) == plain.optimizer_id:
                 times_ns.append(plain.now())
                 return
             is_followed = is_followed or self._waits_for_this_thread()
-            if is_followed and self._is_within_update(optimizer):
-                self._nested += 1
+            is_unused = not plain.has_trained and len(times_ns) < CALLED
+            is_idle = is_unused and changes_nothing(optimizer, args, kwargs)
+            if is_idle or (is_followed and self._is_within_update(optimizer)):
+                self._nested += is_followed
                 return
             self._nested = 0
             if self.observation is None or not is_followed:

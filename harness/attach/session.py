@@ -43,6 +43,7 @@ from harness.attach.recording import record_size
 from harness.attach.remarks import Remarks
 from harness.attach.switches import ScriptSwitches
 from harness.attach.training import ScriptTraining
+from harness.attach.updates import changes_nothing
 from harness.device.cpu.device import CpuDevice
 from harness.device.find import open_device
 from harness.device.protocol import Device
@@ -200,12 +201,11 @@ class Session:
 
     def scaler_stepped(self, optimizer: torch.optim.Optimizer, call: Callable[[], Any]) -> Any:
         """Return the result of a GradScaler's step."""
-        observation = self._observation
-        if observation is not None:
-            self._guard.run(observation.leave_plain_step)  # The updates of quiet steps are counted later.
-        before = None if observation is None else observation.updates
-        result = call()
-        if observation is not None and observation.updates == before:
+        if (observation := self._observation) is None:
+            return call()
+        self._guard.run(observation.leave_plain_step)  # The updates of quiet steps are counted later.
+        before, result = observation.updates, call()
+        if observation.updates == before and not changes_nothing(optimizer):
             self._guard.run(observation.update_skipped, optimizer)
         return result
 

@@ -25,6 +25,15 @@ def updates_under_way() -> Iterator[torch.optim.Optimizer]:
         frame = frame.f_back
 
 
+def changes_nothing(optimizer: torch.optim.Optimizer, arguments: Any = (), keywords: Any = None) -> bool:
+    """Return whether a `step` that is called with `arguments`, the first of which is the optimizer, changes
+    nothing: no parameter has a gradient, as where a script draws the schedule of its learning rate. Only
+    torch's own optimizers are known to need one, and a closure may compute it."""
+    if len(arguments) > 1 or keywords or not type(optimizer).__module__.startswith("torch.optim."):
+        return False
+    return all(one.grad is None for group in optimizer.param_groups for one in group["params"])
+
+
 def left_update(error: BaseException | None) -> bool:
     """Return whether `error` has left the `step` of an optimizer."""
     trace = None if error is None else error.__traceback__
