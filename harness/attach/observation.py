@@ -17,7 +17,7 @@ from harness.attach.missed_models import MissedModels
 from harness.attach.numbering import StepUnderWay
 from harness.attach.passes import LoaderPass
 from harness.attach.recording import Availability, record_loader
-from harness.attach.step_sizes import ONE_SAMPLE, StepSizes
+from harness.attach.step_sizes import FIRST_STEPS, ONE_SAMPLE, StepSizes
 from harness.attach.switches import ScriptSwitches
 from harness.attach.tracker import StepTracker
 from harness.attach.training import ScriptTraining
@@ -27,9 +27,6 @@ from harness.watch.inbox import Inbox
 from harness.watch.live_settings import LiveSettings
 from harness.watch.readback import LossTicket
 from harness.watch.steps import Steps
-
-# They show which loaders feed the training.
-_FIRST_STEPS = 2
 
 
 class Observation:
@@ -70,8 +67,7 @@ class Observation:
         """`live` changes the settings of `switches`; `find_models` searches for models and ends
         `is_discovering`; `clears_gradients` is whether the script has called `zero_grad` of a model."""
         self.training, self.steps = training, steps
-        self._context, self._inbox = context, inbox
-        self._switches, self._live = switches, live
+        self._context, self._inbox, self._switches, self._live = context, inbox, switches, live
         self.calls, self.loaders, self.autocast = training.calls, switches.loaders, switches.autocast
         self.rates = switches.rates
         self.is_discovering, self.missed, self._find_models = True, MissedModels(), find_models
@@ -105,9 +101,14 @@ class Observation:
         elif self.cycle.batch_requested():
             self._end_step()
         is_called = self.sizes.inputs is not None and not self._has_loss
-        is_unused = self.tracker.has_batch and not self.under_way.has_trained and self.step > _FIRST_STEPS
+        is_trained = self.under_way.has_trained and self.sizes.leader is not None
+        is_unused = self.tracker.has_batch and not is_trained and self.step > FIRST_STEPS
         if (is_called or is_unused) and self.loaders.leave_out_prior(source, self.step, is_called=is_called):
             self._mark_evaluation()
+            if is_unused:  # Gradients of an attack on the model, in evaluation mode, are of no step.
+                self._has_loss = self.under_way.has_trained = False
+                self.tracker.forget_gradients()
+                self.sizes.forget_evaluated()
         self.tracker.batch_requested()
         if self.is_discovering and self.updates:
             self._find_models()
@@ -315,8 +316,7 @@ class Observation:
 
     def _end_step(self) -> None:
         """End the step. Raises ScriptStopped where the run is to end."""
-        step = self._record_step()
-        loaders, recent = self.loaders, self.loaders.recent
+        step, loaders, recent = self._record_step(), self.loaders, self.loaders.recent
         is_plain = loaders.is_settled and len(recent) == 1 and recent[0] is loaders.newest()
         if is_plain and not self.autocast.has_news:
             recent.clear()  # The same loader as ever feeds the training.

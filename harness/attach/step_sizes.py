@@ -8,6 +8,8 @@ from harness.attach.loaders import LoaderSwitch
 
 # Of the inputs of a model: it may have acted for an agent that learns from several samples.
 ONE_SAMPLE = (1, None)
+# They show which loaders feed the training.
+FIRST_STEPS = 2
 
 
 class StepSizes:
@@ -86,6 +88,10 @@ class StepSizes:
         if is_expected and samples == self.carried + (loaded or 0):
             self._loaders.load_ahead()
             self._is_ahead = True
+
+    def forget_evaluated(self) -> None:
+        """Count no inputs of models in evaluation mode, with whatever gradients, in the step so far."""
+        self.evaluated_inputs, self._evaluated, self._is_late = None, (None, None), False
 
     def take(self, loaded: int | None, *, prefers_inputs: bool) -> tuple[int, int | None]:
         """Return the samples and the tokens of the step that ends, in which batches of `loaded` samples were

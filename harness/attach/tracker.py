@@ -330,6 +330,10 @@ class StepTracker:
         self._trained = None
         self._clear()
 
+    def forget_gradients(self) -> None:
+        """Take the backward passes of the step so far for a part of the evaluation."""
+        self._trained = None
+
     def leave_out(self) -> None:
         """Begin the step anew after an evaluation, or go on with what it had trained before."""
         trained, timer = self._trained, self._timer

@@ -139,6 +139,53 @@ def test_batches_that_a_method_evaluates_between_those_of_the_training_are_of_no
     assert log.unexplained_gaps_ns() == {}
 
 
+def test_an_attack_on_the_model_in_evaluation_mode_is_of_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
+    loop = Loop()
+    loader, held_out = (DataLoader(loop.data, batch_size=size) for size in (BATCH, _EVALUATED))
+    losses: list[float] = []
+    with attached(tmp_path) as (session, folder, guard):
+        for _ in range(3):
+            loop.model.train()
+            for (inputs,) in loader:
+                loop.optimizer.zero_grad()
+                loss = loop.model(inputs).square().mean()
+                loss.backward()
+                loop.optimizer.step()
+                losses.append(loss.item())
+            loop.model.eval()
+            for (inputs,) in held_out:
+                attacked = inputs.requires_grad_()
+                loop.model(attacked).square().sum().backward()
+                assert attacked.grad is not None
+                loop.model(inputs + attacked.grad.sign())
+        session.end(None)
+        assert guard.message is None
+    log = recorded(folder)
+    assert [row.samples for row in log.steps] == ([BATCH] * (STEPS - 1) + [SAMPLES % BATCH]) * 3
+    assert [row.loss for row in log.steps] == pytest.approx(losses)
+    assert list(log.evaluations_ns) == [STEPS * epoch + 1 for epoch in range(1, 4)]
+    assert log.unexplained_gaps_ns() == {}
+
+
+def test_a_loader_that_trains_in_evaluation_mode_beside_another_one_keeps_its_samples(tmp_path: Path) -> None:
+    loop = Loop()
+    loop.model.eval()
+    loaders = [DataLoader(loop.data, batch_size=size) for size in (BATCH, _EVALUATED)]
+    with attached(tmp_path) as (session, folder, guard):
+        for batches in zip(*loaders, strict=False):
+            for (inputs,) in batches:
+                loop.model(inputs).square().mean().backward()
+            loop.optimizer.step()
+            loop.optimizer.zero_grad()
+        session.end(None)
+        assert guard.message is None
+    samples = {row.samples for row in recorded(folder).steps[1:-1]}
+    assert samples == {BATCH + _EVALUATED}
+
+
 def test_a_short_batch_at_the_end_of_an_epoch_that_a_script_skips_is_no_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
