@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import quantiles
 from types import FrameType
 
 import torch
@@ -34,9 +33,9 @@ class Loop:
         self.loader = DataLoader(TensorDataset(torch.zeros(2 * _STEPS * micro_batches, 4)), batch_size=2)
         self.counts: list[int] = []
 
-    def train(self, batches: Iterable[list[torch.Tensor]], log: Callable[[torch.Tensor], None]) -> float:
-        """Take all steps; return the lower quartile of the counts of the settled ones: on a machine that is
-        busy with others, more than half of them may be long enough for a reading of the memory each."""
+    def train(self, batches: Iterable[list[torch.Tensor]], log: Callable[[torch.Tensor], None]) -> int:
+        """Take all steps; return the least count of the settled ones: on a machine that is busy with others,
+        most of them may be long enough for a reading of the memory each."""
         with self._counting():
             for number, (inputs,) in enumerate(batches, start=1):
                 loss = self.model(inputs).square().mean()
@@ -46,7 +45,7 @@ class Loop:
                     self.optimizer.zero_grad()
                     log(loss)
                     self.counts.append(0)
-        return quantiles(self.counts[len(self.counts) // 2 : -1])[0]
+        return min(self.counts[len(self.counts) // 2 : -1])
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
