@@ -127,6 +127,8 @@ def test_a_copy_that_another_process_has_locked_may_be_written_later(tmp_path: P
     with LogAppender(source, a_run()) as log, LogReplica(copy) as replica:
         log.append(steps(1, 10))
         transfer(source, replica, 100)
+        assert replica._connection is not None
+        replica._connection.execute("PRAGMA busy_timeout = 50")
         log.append(steps(11, 20))
         other = sqlite3.connect(copy, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
