@@ -81,7 +81,9 @@ class HomeFullError(HomeError):
     """A file of the home cannot be written for `reason`, a clause; later it may be."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path} cannot be written: {reason}; free space on that disk, and try again.")
+        super().__init__(
+            f"{path} cannot be written: {reason}; free space if its disk is full, and try again."
+        )
         self.reason = reason
 
 
