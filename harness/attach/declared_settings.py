@@ -8,9 +8,7 @@ from harness.attach.loaders import LOADER_SETTINGS
 from harness.attach.switches import ScriptSwitches
 from harness.errors import SettingError
 from harness.files.plain_json import json_object
-from harness.records.run import EventKind, EventRow, Severity
 from harness.records.script import DeclaredSetting, SettingValue
-from harness.settings.spec import change_title
 from harness.watch.context import RunContext
 from harness.watch.live_settings import LiveChange, LiveSettings, OtherProcesses
 from harness.watch.recent_changes import AppliedChange
@@ -127,19 +125,7 @@ class ScriptLiveSettings(LiveSettings):
         new = {name: self._switches.own[name] for name in before}
         version, now_ns = self._put_version(new, step, command_id), self._clock_ns()
         message = f"{', '.join(f'{name} {_text(before[name])} → {_text(new[name])}' for name in new)}."
-        detail = json.dumps({"from": before, "to": new, "version": version})
-        self._journal.put(
-            EventRow(
-                now_ns,
-                step,
-                EventKind.SETTING,
-                Severity.INFO,
-                change_title(new),
-                message,
-                detail,
-                command_id,
-            )
-        )
+        self._put_event(now_ns, step, before, new, version, message, command_id)
         self._notice(before, new, step, message, command_id)
         if change is not None:
             message = f"{change.message} {message}"

@@ -285,21 +285,24 @@ class LiveSettings(StepAction):
         new = {name: values[name] for name in _differing(before, after)}
         version, now_ns = self._put_version(new, step, command_id), self._clock_ns()
         message = f"{why}{labels.sentence(old, new)}{f' {remark}' if remark else ''}"
-        detail = json.dumps({"from": {name: old[name] for name in new}, "to": new, "version": version})
-        self._journal.put(
-            EventRow(
-                now_ns,
-                step,
-                EventKind.SETTING,
-                Severity.INFO,
-                change_title(new),
-                message,
-                detail,
-                command_id,
-            )
-        )
+        self._put_event(now_ns, step, {name: old[name] for name in new}, new, version, message, command_id)
         self._notice(old, new, step, f"{why}{labels.sentence_on_values(old, new)}", command_id)
         return LiveChange(before, after, step, version, command_id, message)
+
+    def _put_event(
+        self,
+        now_ns: int,
+        step: int,
+        before: Mapping[str, Any],
+        new: Mapping[str, Any],
+        version: int,
+        message: str,
+        command_id: str | None,
+    ) -> None:
+        """Write the event of a change from `before` to `new`, of the same settings."""
+        detail = json.dumps({"from": before, "to": new, "version": version})
+        kind, severity, title = EventKind.SETTING, Severity.INFO, change_title(new)
+        self._journal.put(EventRow(now_ns, step, kind, severity, title, message, detail, command_id))
 
     def _notice(
         self, before: Mapping[str, Any], new: Mapping[str, Any], step: int, text: str, command_id: str | None

@@ -85,8 +85,7 @@ def test_a_change_during_warm_up_prolongs_it(bench: Bench) -> None:
 def test_asking_for_what_is_so_already_changes_nothing(bench: Bench) -> None:
     bench.set(batch_size=8)
     assert bench.answer == (CommandState.APPLIED, "These values are already in effect; nothing changed.")
-    assert not bench.journal.settings
-    assert not bench.journal.events
+    assert (bench.journal.settings, bench.journal.events) == ([], [])
     assert bench.marks.settings_version == 1
 
 
@@ -175,8 +174,7 @@ def test_several_commands_between_two_steps_are_carried_out_in_order(bench: Benc
 @pytest.mark.parametrize(("most", "message"), [(1, "Took its one step."), (3, "Took all 3 steps.")])
 def test_the_run_finishes_after_its_steps(most: int, message: str) -> None:
     bench = Bench(max_steps=most)
-    assert all(bench.controller.proceed(step) for step in range(1, most + 1))
-    assert not bench.controller.proceed(most + 1)
+    assert [bench.controller.proceed(step) for step in range(1, most + 2)] == [True] * most + [False]
     assert bench.controller.outcome == (RunState.FINISHED, message)
 
 
