@@ -297,7 +297,7 @@ class StepEntries:
                 return
             is_followed = is_followed or self._waits_for_this_thread()
             is_unused = not plain.has_trained and len(times_ns) < CALLED
-            is_idle = is_unused and changes_nothing(optimizer, args, kwargs)
+            is_idle = is_unused and guard.run(changes_nothing, optimizer, args, kwargs)
             if is_idle or (is_followed and self._is_within_update(optimizer)):
                 self._nested += is_followed
                 return

@@ -205,7 +205,7 @@ class Session:
             return call()
         self._guard.run(observation.leave_plain_step)  # The updates of quiet steps are counted later.
         before, result = observation.updates, call()
-        if observation.updates == before and not changes_nothing(optimizer):
+        if observation.updates == before and not self._guard.run(changes_nothing, optimizer):
             self._guard.run(observation.update_skipped, optimizer)
         return result
 

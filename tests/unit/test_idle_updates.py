@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
-from tests.attach_factories import steps_of
+from tests.attach_factories import attached, steps_of
 
 _DRAWN, _STEPS = 5, 4
 _INPUTS = torch.ones(8, 3)
@@ -110,3 +110,21 @@ def test_gradients_that_a_script_assigns_make_a_step(
             optimizer.zero_grad()
 
     assert len(steps_of(tmp_path, script).steps) == _STEPS
+
+
+def test_a_script_goes_on_if_its_optimizer_cannot_be_examined(
+    tmp_path: Path, trained: tuple[nn.Module, torch.optim.Optimizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: Any) -> bool:
+        raise ValueError("no such group")
+
+    monkeypatch.setattr("harness.attach.entries.changes_nothing", fail)
+    model, optimizer = trained
+    before = [weight.detach().clone() for weight in model.parameters()]
+    with attached(tmp_path) as (session, _, guard):
+        optimizer.step()
+        train(model, optimizer)
+        session.end(None)
+    assert guard.message is not None
+    assert "no such group" in guard.message
+    assert not any(map(torch.equal, model.parameters(), before))
