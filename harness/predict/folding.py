@@ -6,6 +6,7 @@ of the other time steps.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,14 +14,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from harness.predict.graph import nodes_behind
-from harness.predict.recurrent import recurrent_layers
+from harness.predict.recurrent import recurrent_layers, run_under
 
 # The lengths of the short sequences. With shorter ones, the tensors of a single time step count for more.
 _LONGEST, _SHORTEST = 64, 24
 _FOLDED = frozenset({"gru", "rnn_tanh", "rnn_relu"})
 
 
-class Unseen(NamedTuple):
+class Untraced(NamedTuple):
     """What folded layers have besides what is traced of them: nodes of the graph, tensors that these keep,
     and gradients of time steps, which live until that of the input is complete."""
 
@@ -29,18 +30,18 @@ class Unseen(NamedTuple):
     gradients: int
 
 
-NOTHING_UNSEEN = Unseen(0, 0, 0)
+NOTHING_UNTRACED = Untraced(0, 0, 0)
 
 
 def fold_recurrent(
-    network: nn.Module, live_tensors: Callable[[], int], record: Callable[[Unseen], None]
+    network: nn.Module, live_tensors: Callable[[], int], record: Callable[[Untraced], None]
 ) -> None:
     """Trace the long sequences of each recurrent module of the network as several short ones from now on,
     and `record` what the trace does not contain. `live_tensors` returns the number of storages at the
     moment."""
     for module in recurrent_layers(network):
         if module.mode != "LSTM":
-            module.forward = _folded(module.forward, live_tensors, record)
+            run_under(module, partial(_Folding, live_tensors, record))
 
 
 class Cut(NamedTuple):
@@ -59,20 +60,10 @@ def cut_of(steps: int) -> Cut:
     return min(cuts, key=lambda cut: cut.parts * cut.length)
 
 
-def _folded(
-    forward: Callable[..., Any], live_tensors: Callable[[], int], record: Callable[[Unseen], None]
-) -> Callable[..., Any]:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with _Folding(live_tensors, record):
-            return forward(*args, **kwargs)
-
-    return run
-
-
 class _Folding(TorchFunctionMode):
-    """Replaces torch's recurrent functions within the forward pass of a module."""
+    """Replaces torch's recurrent functions."""
 
-    def __init__(self, live_tensors: Callable[[], int], record: Callable[[Unseen], None]) -> None:
+    def __init__(self, live_tensors: Callable[[], int], record: Callable[[Untraced], None]) -> None:
         super().__init__()
         self._live_tensors = live_tensors
         self._record = record
@@ -101,7 +92,7 @@ class _Folding(TorchFunctionMode):
             self._live_tensors() - before,
             length * initial.shape[0],
         )
-        self._record(Unseen(*(count * (parts - 1) for count in traced)))
+        self._record(Untraced(*(count * (parts - 1) for count in traced)))
         output = output.view(parts * length, batch, -1)[:steps]  # In another order; there are no values.
         return output.transpose(0, 1) if has_batch_first else output, last[:, :batch]
 

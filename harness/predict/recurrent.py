@@ -107,24 +107,26 @@ def is_single(module: nn.RNNBase) -> bool:
     return module.num_layers == 1 and not module.bidirectional and not module.proj_size
 
 
-def fuse_recurrent(network: nn.Module) -> None:
-    """Trace each recurrent module of the network as one kernel from now on, also where checkpointing computes
-    it again within backward."""
-    for module in recurrent_layers(network):
-        module.forward = _fused(module.forward)
+def run_under(module: nn.Module, open_mode: Callable[[], TorchFunctionMode]) -> None:
+    """Run the forward passes of `module` under a mode from now on, also where checkpointing computes them
+    again within backward: around a whole step, torch would switch the mode off there."""
+    forward = module.forward
 
-
-def _fused(forward: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
-        with _FusedRecurrent():
+        with open_mode():
             return forward(*args, **kwargs)
 
-    return run
+    module.forward = run
+
+
+def fuse_recurrent(network: nn.Module) -> None:
+    """Trace each recurrent module of the network as one kernel from now on."""
+    for module in recurrent_layers(network):
+        run_under(module, _FusedRecurrent)
 
 
 class _FusedRecurrent(TorchFunctionMode):
-    """Replaces torch's recurrent functions. It is on within a layer's own forward pass: around a whole step,
-    torch would switch it off in backward."""
+    """Replaces torch's recurrent functions."""
 
     def __torch_function__(
         self,

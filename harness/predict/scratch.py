@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from harness.catalog import model
 from harness.device.cuda.cublas import workspace_bytes
 from harness.predict.calls import Call, flops
-from harness.predict.folding import NOTHING_UNSEEN, Unseen
+from harness.predict.folding import NOTHING_UNTRACED, Untraced
 from harness.predict.graph import nodes_behind
 from harness.predict.question import Question
 from harness.records.run import DeviceKind
@@ -71,7 +71,7 @@ class Scratch:
         self._retained: set[object] = set()
         self._graph: list[int] = []
         self._nodes = self._released_bytes = 0
-        self._unseen = NOTHING_UNSEEN
+        self._untraced = NOTHING_UNTRACED
         self.numbers: set[int] = set()
         self.kernels: list[KernelRun] = []
 
@@ -103,17 +103,17 @@ class Scratch:
         self.kernels.append(KernelRun(call, operations, result_bytes, retained, temporary, workspace))
         return result
 
-    def has_more(self, unseen: Unseen) -> None:
+    def add_untraced(self, untraced: Untraced) -> None:
         """Add what the graph of the forward pass has besides what is traced of it."""
-        self._unseen = Unseen(*map(add, self._unseen, unseen))
+        self._untraced = Untraced(*map(add, self._untraced, untraced))
 
     def forward_ended(self, loss: Tensor) -> None:
         """Record the complete graph of `loss`, which grew in this phase and replaces the loss before."""
         if not self._is_cuda:
-            traced, unseen = len(nodes_behind((loss,))), self._unseen
-            self._nodes = int((traced + unseen.nodes) * self._graphs)
-            self._released_bytes = RELEASED_NODE_BYTES * traced + _RELEASED_RECURRENT_BYTES * unseen.nodes
-            graph = self._spread(NODE_BYTES * self._nodes + STORAGE_BYTES * unseen.tensors)
+            traced, untraced = len(nodes_behind((loss,))), self._untraced
+            self._nodes = int((traced + untraced.nodes) * self._graphs)
+            self._released_bytes = RELEASED_NODE_BYTES * traced + _RELEASED_RECURRENT_BYTES * untraced.nodes
+            graph = self._spread(NODE_BYTES * self._nodes + STORAGE_BYTES * untraced.tensors)
             self.numbers.update(graph)
             self.loss_ended()
             self._graph = graph
@@ -121,13 +121,13 @@ class Scratch:
     def backward_began(self) -> None:
         """Record what the engine of the backward pass needs for itself, and the gradients not traced."""
         if not self._is_cuda:
-            size_bytes = ENGINE_NODE_BYTES * self._nodes + STORAGE_BYTES * self._unseen.gradients
+            size_bytes = ENGINE_NODE_BYTES * self._nodes + STORAGE_BYTES * self._untraced.gradients
             self._graph.append(self._take(size_bytes))
 
     def backward_ended(self) -> None:
         """Record the release of what the graph's nodes keep."""
         self.loss_ended()
-        self._unseen = NOTHING_UNSEEN
+        self._untraced = NOTHING_UNTRACED
         if not self._is_cuda:
             self._graph = [self._take(self._released_bytes)]
 

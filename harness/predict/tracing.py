@@ -258,7 +258,7 @@ def trace(question: Question) -> Trace:
         if is_cuda:
             fuse_recurrent(network)
         else:
-            fold_recurrent(network, log.living, scratch.has_more)
+            fold_recurrent(network, log.living, scratch.add_untraced)
         if settings.channels_last:
             _lay_out_channels_last(network)
         workload = Workload(settings, TracedDevice(), network, ShapeSource(shape), open_shape_loader)

@@ -1,4 +1,4 @@
-"""The collector of a remote run whose home cannot be written for a while: the training goes on."""
+"""The home of a remote run that cannot be written for a while: the training goes on."""
 
 import errno
 import os

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.predict import folding
-from harness.predict.folding import Unseen, cut_of, fold_recurrent
+from harness.predict.folding import Untraced, cut_of, fold_recurrent
 from harness.predict.question import Question
 from harness.predict.reading import summarize
 from harness.predict.tracing import Trace, trace
@@ -47,8 +47,8 @@ def test_a_layer_returns_results_of_the_same_shape_and_takes_gradients(
         inputs = inputs.transpose(0, 1).contiguous().transpose(0, 1)
     inputs.requires_grad_()
     real = [result.shape for result in layer(inputs)]
-    unseen: list[Unseen] = []
-    fold_recurrent(layer, lambda: 0, unseen.append)
+    untraced: list[Untraced] = []
+    fold_recurrent(layer, lambda: 0, untraced.append)
     for number, shape in enumerate(real):
         layer.zero_grad()
         inputs.grad = None
@@ -61,21 +61,21 @@ def test_a_layer_returns_results_of_the_same_shape_and_takes_gradients(
         assert gradient.shape == inputs.shape
     # As many nodes per time step as there are in the traced part, at least four of each layer and direction.
     layers = layer.num_layers * (2 if layer.bidirectional else 1)
-    assert unseen == unseen[:1] * 2
-    assert unseen[0].nodes >= 4 * layers * (steps - cut_of(steps).length)
+    assert untraced == untraced[:1] * 2
+    assert untraced[0].nodes >= 4 * layers * (steps - cut_of(steps).length)
 
 
 def test_short_and_packed_sequences_and_lstms_remain_as_they_are() -> None:
-    unseen: list[Unseen] = []
+    untraced: list[Untraced] = []
     for layer, inputs in (
         (nn.GRU(FEATURES, UNITS), torch.randn(64, BATCH, FEATURES)),
         (nn.LSTM(FEATURES, UNITS), torch.randn(300, BATCH, FEATURES)),
         (nn.GRU(FEATURES, UNITS), nn.utils.rnn.pack_sequence([torch.randn(300, FEATURES)])),
     ):
         expected = layer(inputs)[0]
-        fold_recurrent(layer, lambda: 0, unseen.append)
+        fold_recurrent(layer, lambda: 0, untraced.append)
         torch.testing.assert_close(layer(inputs)[0], expected)
-    assert not unseen
+    assert not untraced
 
 
 def traced(**values: Any) -> Trace:
