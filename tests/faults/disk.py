@@ -69,7 +69,7 @@ class _Tally:
 
 def _failing_writes(bench: Bench) -> Measurement:
     """Every n-th call fails once: alone, in a burst of seven, or with all that follow, by turns."""
-    count = bench.count(200, 4)
+    count = bench.count(200, 3)
     places = range(200 // count, 201, 200 // count)
     cases = [(n, _ERRORS[i % 3], _BURSTS[(i + i // 3) % 3]) for i, n in enumerate(places)]
     home, tally = bench.new_home("failing-writes"), _Tally(bench.losses)

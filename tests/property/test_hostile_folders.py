@@ -152,7 +152,7 @@ def fuzz(count: int, seed: int, bench: Bench, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.slow
 def test_random_changes_hide_no_other_run(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    fuzz(25, 0, bench, capsys)
+    fuzz(12, 0, bench, capsys)
 
 
 @pytest.mark.long

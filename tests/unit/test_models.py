@@ -193,7 +193,7 @@ def test_a_step_can_be_traced_without_memory(key: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", ["cnn", "transformer"])
+@pytest.mark.parametrize("key", [pytest.param("cnn", marks=pytest.mark.long), "transformer"])
 def test_torch_compile_takes_the_model_whole(key: str) -> None:
     torch.compiler.reset()
     model, batch = small(key)
