@@ -23,7 +23,7 @@ from harness.predict.question import Question
 from harness.predict.reading import TraceSummary, summarize
 from harness.predict.recurrent import is_single, recurrent_layers
 from harness.predict.scratch import KernelRun
-from harness.predict.tracing import Trace, trace
+from harness.predict.tracing import STEPS, Trace, trace, trace_kernels
 from harness.records.memory import MemoryCategory
 from harness.records.run import DeviceKind
 from harness.settings import Settings
@@ -91,12 +91,13 @@ def _measured(question: Question, whole: Trace, meter: Meter) -> _Traced:
         footprints = measure(runs, meter)
         summary = summarize(with_footprints(whole, footprints), question.kind)
         return _Traced(whole.model, summary, is_measured=True)
+    has_equal_steps = _has_equal_steps(whole)
     while ratio > 1 and far > 2:
         far = max(2, min(far - 1, int(far / ratio)))
-        runs = _kernel_runs(_at_batch(question, far))
+        runs = _kernel_runs(_at_batch(question, far), has_equal_steps)
         ratio = size_ratio(runs)
     # One sequence for both: kernels retain the memory of the larger batch, which comes first.
-    both = [*runs, *_kernel_runs(_at_batch(question, far // 2))]
+    both = [*runs, *_kernel_runs(_at_batch(question, far // 2), has_equal_steps)]
     measured = measure(both, meter, skips_large=ratio > 1)
     batches = (far // 2, far)
     footprints = extrapolated(measured[len(runs) :], measured[: len(runs)], batches, batch)
@@ -104,9 +105,16 @@ def _measured(question: Question, whole: Trace, meter: Meter) -> _Traced:
     return _Traced(whole.model, summary, is_measured=True, batches=batches)
 
 
+def _has_equal_steps(whole: Trace) -> bool:
+    """Return whether each step runs the same kernels; the first one of some models runs more."""
+    calls = [run.call for run in whole.kernels]
+    return calls == calls[: len(calls) // STEPS] * STEPS
+
+
 @lru_cache(maxsize=8)  # Advice comes to the same small batches from several large ones.
-def _kernel_runs(question: Question) -> Sequence[KernelRun]:
-    return trace(question).kernels
+def _kernel_runs(question: Question, has_equal_steps: bool) -> Sequence[KernelRun]:
+    """Return the runs of kernels in the trace of `question`."""
+    return [*trace_kernels(question)] * STEPS if has_equal_steps else trace(question).kernels
 
 
 def _at_batch(question: Question, batch: int) -> Question:
