@@ -37,7 +37,7 @@ from harness.settings import Settings
 from harness.settings.declaration import Parallelism
 from harness.settings.injection import describe, parse_injection
 from harness.settings.resolve import check_fit
-from harness.settings.spec import change, check_device, parse
+from harness.settings.spec import check_device, parse
 from harness.store.folder import RunFolder, RunRequest
 from harness.store.folder_handle import FolderHandle
 from harness.store.inserts import Row
@@ -93,7 +93,7 @@ def execute(folder: RunFolder) -> int:
         if place is not None:
             from harness.ranks.member import RankMember  # Not every build of torch has torch.distributed.
 
-            member = RankMember.join(place, handle.steady, settings.max_seconds, os.environ)
+            member = RankMember.join(place, handle.steady, os.environ)
         inbox = Inbox() if member is None else member.inbox
         _stop_on_signals(inbox.stop if member is None else member.inbox.stop_together)
         device = open_device(settings.device if place is None else rank_device(settings.device, place))
@@ -137,14 +137,14 @@ def _train_as_rank(watch: Watch, settings: Settings, member: "RankMember") -> No
     from harness.train.replica import Replica  # Not every build of torch has torch.distributed.
 
     context, place = watch.context, member.place
-    settings = change(settings, {"max_seconds": None})
     with process_group(place, context.device.facts):
         replica = Replica(place, context.device.torch_device, settings.parallel)
         with closing(_build_workload(settings, context, replica)) as workload:
             torch.manual_seed(settings.seed + place.rank)  # From here on each rank draws its own numbers.
             _record_start(settings, context)
             live = LiveSettings(context, workload, member.consent)
-            with watch.observe(workload, [live, member.commands.agreement(context)]) as steps:
+            actions = [live, member.commands.agreement(context)]
+            with watch.observe(workload, actions, end_in_time=member.commands.end_in_time) as steps:
                 if settings.parallel is Parallelism.DDP:
                     steps.follow_ranks(workload.model)
                 train(workload, steps)

@@ -129,7 +129,7 @@ class Attachment:
         if place is not None:
             from harness.ranks.member import RankMember
 
-            member = RankMember.join(place, self._handle.steady, None, self._environ)
+            member = RankMember.join(place, self._handle.steady, self._environ)
         self._session = Session(self._folder, files, self._guard, self._heartbeat.close, member)
 
     @property

@@ -50,7 +50,6 @@ from harness.device.protocol import Device
 from harness.records.run import SettingsRow
 from harness.settings import Settings
 from harness.store.folder import RunFolder
-from harness.watch.boundary import StepAction
 from harness.watch.inbox import Inbox
 from harness.watch.jobs.judging import Judging
 from harness.watch.measuring import Measuring
@@ -326,22 +325,22 @@ class Session:
         switches = ScriptSwitches(training, device, self._loaders)
         settings = training.settings
         recorded = json.dumps(switches.recorded(settings))
-        opened = self._record.open_watch(device, settings, recorded)
-        self.watch = watch = self._stack.enter_context(opened)
+        self.watch = watch = self._stack.enter_context(self._record.open_watch(device, settings, recorded))
         context = watch.context
         context.journal.put(SettingsRow(1, 1, 0, recorded, "{}", None))
         record_size(watch.context, training)
         live = ScriptLiveSettings(context, switches, self._member and self._member.consent)
         # Entered before the steps, so that it ends after them, when the device is idle.
         self._stack.callback(self.remarks.close)
-        actions: list[StepAction] = [live]
-        jobs = []
         if self._member is None:
-            actions.append(measuring := Measuring(context, live))
-            jobs.append(Judging(context, watch.folder, measuring.to_judge).job)
+            measuring = Measuring(context, live)
+            judging = Judging(context, watch.folder, measuring.to_judge)
+            observing = watch.observe(training, [live, measuring], jobs=[judging.job])
         else:
-            actions.append(self._member.commands.agreement(context))
-        steps = self._stack.enter_context(watch.observe(training, actions, jobs=jobs))
+            commands = self._member.commands
+            actions = [live, commands.agreement(context)]
+            observing = watch.observe(training, actions, end_in_time=commands.end_in_time)
+        steps = self._stack.enter_context(observing)
         self._observation = observation = PlainObservation(
             self.plain,
             context,

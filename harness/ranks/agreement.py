@@ -40,11 +40,7 @@ class Pace(NamedTuple):
 
 
 class Agreement(StepAction):
-    """The proposals on the training thread of one rank: one at a time.
-
-    Attributes:
-        paused_ns: how long the run was paused.
-    """
+    """The proposals on the training thread of one rank: one at a time."""
 
     commands = frozenset({PROPOSAL, CommandKind.MEASURE})
 
@@ -67,7 +63,6 @@ class Agreement(StepAction):
         self._decision: Decision | None = None
         self._horizon = 0
         self._look_s = 0.0
-        self.paused_ns = 0
 
     @property
     def is_busy(self) -> bool:
@@ -91,7 +86,6 @@ class Agreement(StepAction):
 
     def before_step(self, boundary: Boundary) -> None:
         """Carry out the proposal if all ranks do so before this step; wait if this rank has promised to."""
-        self.paused_ns = boundary.paused_ns
         proposal = self._proposal
         if proposal is None:
             return

@@ -52,28 +52,28 @@ class RankCommands:
         folder: RunFolder,
         inbox: RankInbox,
         store: RankStore,
-        limit_s: float | None = None,
         unix_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`limit_s` is the time after which the run ends on all ranks, without pauses."""
         self._inbox = inbox
         self._store = store
-        self._limit_s = limit_s
         self._unix_ns = unix_ns
         self._read = Inbox()
         self._control = CommandPoll(folder, self._read) if store.place.local_rank == 0 else None
         self._agreement: Agreement | None = None
-        self._clock_ns: Callable[[], int] = lambda: 0
-        self._began_ns = 0
         self._taken = 0
-        self._has_asked = self._has_ended = False
+        self._has_asked = False
         self._unsent: deque[CommandRow] = deque()
 
     def agreement(self, context: RunContext) -> Agreement:
         """Return the action of this rank's training thread."""
-        self._clock_ns, self._began_ns = context.clock_ns, context.clock_ns()
         self._agreement = Agreement(self._store, context, self._inbox)
         return self._agreement
+
+    def end_in_time(self, message: str) -> None:
+        """End the run on all ranks at the time limit, by the clock of rank 0 alone. Called on the training
+        thread."""
+        if self._store.place.rank == 0:
+            self._unsent.append(self._end(RunState.FINISHED, message))
 
     def poll(self) -> None:
         """Propose new commands, and pass on the next proposal. Raises RuntimeError when the store has
@@ -113,15 +113,6 @@ class RankCommands:
         if self._inbox.asked_to_stop is not None and not self._has_asked:
             self._has_asked = True
             self._unsent.append(self._end(RunState.STOPPED, self._inbox.asked_to_stop))
-        if self._is_time_over() and not self._has_ended:
-            self._has_ended = True
-            self._unsent.append(self._end(RunState.FINISHED, f"Reached the limit of {self._limit_s:g} s."))
 
     def _end(self, state: RunState, message: str) -> CommandRow:
         return end_command(uuid.uuid4().hex, self._unix_ns(), state, message)
-
-    def _is_time_over(self) -> bool:
-        agreement = self._agreement
-        if self._limit_s is None or self._store.place.rank or agreement is None:
-            return False
-        return self._clock_ns() - self._began_ns - agreement.paused_ns >= self._limit_s * 1e9

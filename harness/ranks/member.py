@@ -19,13 +19,11 @@ class RankMember(NamedTuple):
     consent: RankConsent
 
     @classmethod
-    def join(
-        cls, place: RankPlace, folder: RunFolder, limit_s: float | None, environ: Mapping[str, str]
-    ) -> Self:
-        """Connect to the other ranks. `limit_s` as for `RankCommands`. Raises RuntimeError when there is no
-        store at the address that torchrun gave."""
+    def join(cls, place: RankPlace, folder: RunFolder, environ: Mapping[str, str]) -> Self:
+        """Connect to the other ranks. Raises RuntimeError when there is no store at the address that torchrun
+        gave."""
         inbox, store = RankInbox(), RankStore.connect(environ, place)
-        return cls(place, inbox, RankCommands(folder, inbox, store, limit_s), RankConsent(store))
+        return cls(place, inbox, RankCommands(folder, inbox, store), RankConsent(store))
 
 
 def common_folder(

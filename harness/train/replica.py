@@ -1,6 +1,6 @@
 """The model of one rank among those of the other ranks: DDP or FSDP2."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -8,15 +8,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from harness.errors import SettingError
 from harness.records.ranks import RankPlace
 from harness.settings import Settings
 from harness.settings.declaration import Parallelism
 from harness.settings.resolve import check_processes
-
-_NO_TIME_LIMIT = (
-    "The time limit of a run of several processes cannot change while it goes on; stop it instead."
-)
 
 
 class Replica:
@@ -32,11 +27,9 @@ class Replica:
         self._is_sharded = parallelism is Parallelism.FSDP2
         self._replicated: DistributedDataParallel | None = None
 
-    def check(self, settings: Settings, changed: Sequence[str]) -> None:
-        """Raise SettingError for settings that ranks do not have, or cannot change together."""
+    def check(self, settings: Settings) -> None:
+        """Raise SettingError for settings that ranks do not have."""
         check_processes(settings, self.place.size)
-        if "max_seconds" in changed:
-            raise SettingError("max_seconds", _NO_TIME_LIMIT)
 
     def shard(self, model: nn.Module) -> None:
         """Keep this rank's share of the weights only, where the model is to be sharded: by blocks, each of

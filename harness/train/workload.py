@@ -158,11 +158,12 @@ class Workload:
             self._device.empty_cache()
 
     def validate(self, settings: Settings, changed: Sequence[str]) -> None:
-        """Raise SettingError when model, data and `settings` do not fit together, or all ranks cannot change
-        them together."""
+        """Raise SettingError when model, data and `settings` do not fit together, or ranks do not have
+        them."""
+        del changed
         check_fit(settings)
         if self._replica is not None:
-            self._replica.check(settings, changed)
+            self._replica.check(settings)
 
     def recorded(self, settings: Settings) -> dict[str, Any]:
         """Return all of `settings` as JSON values."""

@@ -50,9 +50,11 @@ class Steps:
         actions: Sequence[StepAction] = (),
         listeners: Mapping[str, StepListener] | None = None,
         history: AllocatorHistory | None = None,
+        end_in_time: Callable[[str], None] | None = None,
     ) -> None:
         """`actions` are those of the loop itself, such as changes of its settings, and act first; `listeners`
-        receive steps in addition to the recorder. `history` is CUDA's; tests pass a fake."""
+        receive steps in addition to the recorder. `history` is CUDA's; tests pass a fake. `end_in_time` as
+        for `RunLimits`."""
         context, memory = instruments.context, instruments.memory
         self.context, self.memory = context, memory
         is_cpu = context.device.facts.kind is DeviceKind.CPU
@@ -70,7 +72,7 @@ class Steps:
             instruments.inbox,
             self.boundary,
             [
-                RunLimits(context, training),
+                RunLimits(context, training, end_in_time),
                 *actions,
                 CacheEmptying(context),
                 self.snapshots,

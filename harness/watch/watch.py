@@ -201,6 +201,7 @@ class Watch:
         actions: Sequence[StepAction] = (),
         listeners: Mapping[str, StepListener] | None = None,
         jobs: Sequence[Job] = (),
+        end_in_time: Callable[[str], None] | None = None,
     ) -> Iterator[Steps]:
         """Watch the steps of `training` until the context ends, and record the outcome. Arguments as for
         `Steps`; `jobs` are further ones of the sampler. Once only."""
@@ -208,7 +209,7 @@ class Watch:
         with ExitStack() as stack:
             # Last: the process may go on after any end, and its limit is its own again.
             stack.callback(attempt, context.device.lift_cap_for_recovery)
-            steps = Steps(self._instruments, training, actions, listeners)
+            steps = Steps(self._instruments, training, actions, listeners, end_in_time=end_in_time)
             stack.enter_context(self._outcome.recording(steps.subject))
             stack.callback(steps.close)
             all_jobs = [

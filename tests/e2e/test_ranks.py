@@ -96,17 +96,20 @@ def _measures_waits(folder: RunFolder, first_step: int) -> bool:
 
 
 def test_commands_take_effect_before_the_same_step_on_both_ranks(tmp_path: Path) -> None:
-    with _a_run(tmp_path) as (supervisor, folder):
+    with _a_run(tmp_path, max_seconds=900.0) as (supervisor, folder):
         for kind, values in (
             (CommandKind.SET, {"learning_rate": 0.002}),
             (CommandKind.PAUSE, {}),
             (CommandKind.SET, {"batch_size": 64, "grad_accumulation": 2}),
             (CommandKind.RESUME, {}),
-            (CommandKind.SET, {"amp": "bf16"}),
+            (CommandKind.SET, {"amp": "bf16", "max_seconds": 600.0}),
         ):
             answers = _answers(folder, supervisor.send(folder, kind, values))
             assert {answer.state for answer in answers} == {CommandState.APPLIED}
             assert len({answer.step for answer in answers}) == 1
+        with LogReader(folder.log) as log:
+            limits_s = [row.values["max_seconds"] for row in log.settings_history()]
+        assert limits_s == [900.0] * 3 + [600.0]
         refused = supervisor.send(folder, CommandKind.MEASURE, {"settings": {"amp": "off"}})
         answer = until(lambda: supervisor.answer(folder, refused), lambda row: row is not None)
         assert answer is not None

@@ -201,6 +201,16 @@ def test_the_run_finishes_after_its_time_counted_from_its_first_step() -> None:
     assert bench.controller.outcome == (RunState.FINISHED, "Reached the limit of 2.5 s.")
 
 
+def test_a_run_that_ranks_end_together_goes_on_after_its_time_is_reported_once() -> None:
+    messages: list[str] = []
+    bench = Bench(max_seconds=2.5)
+    steps = Steps(bench.instruments, bench.workload, end_in_time=messages.append)
+    bench.clock.now_ns = 2_500_000_000
+    assert [steps.proceed(step) for step in (1, 2, 3)] == [True] * 3
+    assert messages == ["Reached the limit of 2.5 s."]
+    assert steps.outcome is None
+
+
 def test_time_spent_building_the_model_does_not_count() -> None:
     bench = Bench(max_seconds=1)
     bench.clock.now_ns = 10**12
