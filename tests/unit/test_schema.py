@@ -155,3 +155,8 @@ def test_a_log_of_the_version_before_the_waits_for_ranks_is_read_and_migrated(tm
     connection.close()
     with LogReader(path) as reader:
         assert reader.steps(1, 2) == [row, later]
+
+
+def test_the_docs_list_every_kind_of_command() -> None:
+    kinds = ", ".join(records.CommandKind)
+    assert f"| `kind` | TEXT NOT NULL | {kinds} |" in _DOCS.read_text(encoding="utf-8")

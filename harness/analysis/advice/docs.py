@@ -20,7 +20,8 @@ it, or if this run tried it without a gain in samples per second. After a change
 
 _FOOT = """## Limits
 
-Synchronizing lines are recorded in two steps after the warm-up and two after each change, on CUDA only.
+Synchronizing lines are recorded in the last two of the 5 steps of warm-up, and of the 5 after each change, on
+CUDA only.
 Later or rare synchronization is missed, and so is what torch's sync debug mode does not cover
 (torch.distributed, torch.sparse, `torch.cuda.synchronize`), and what a script does within
 `warnings.catch_warnings`. Synchronization in the middle of a step does not show in the gap between steps.

@@ -9,7 +9,7 @@ CREATE TABLE run (
     name TEXT NOT NULL, -- the name a person gave it
     started_unix_ns INTEGER NOT NULL, -- wall time of the start; every t_ns counts from here
     harness_version TEXT NOT NULL, -- the version of Stepscope that wrote the log
-    settings TEXT NOT NULL, -- the settings asked for, JSON
+    settings TEXT NOT NULL, -- the requested settings, JSON
     device TEXT NOT NULL, -- facts of the device trained on, JSON
     model_parameters INTEGER, -- number of trainable parameters
     versions TEXT NOT NULL, -- versions of Python, torch, CUDA, driver, …, JSON
@@ -20,7 +20,7 @@ CREATE TABLE run (
     ended_unix_ns INTEGER -- wall time of the end
 ) STRICT;
 
--- One row an optimizer step.
+-- One row per optimizer step.
 CREATE TABLE steps (
     step INTEGER PRIMARY KEY, -- the step's number, strictly increasing
     t_ns INTEGER NOT NULL, -- end of the step, since the run's start
@@ -60,7 +60,7 @@ CREATE TABLE step_rollups (
     PRIMARY KEY (id)
 ) STRICT;
 
--- What a device said about itself, about once a second.
+-- What a device reported, about once per second.
 CREATE TABLE device_samples (
     device TEXT NOT NULL, -- the device's UUID, or "cpu"
     seq INTEGER NOT NULL, -- number of the sample
@@ -89,13 +89,13 @@ CREATE TABLE device_rollups (
     PRIMARY KEY (device, level, bucket)
 ) STRICT, WITHOUT ROWID;
 
--- The host and the training process, about once a second.
+-- The host and the training process, about once per second.
 CREATE TABLE host_samples (
     seq INTEGER PRIMARY KEY, -- number of the sample
     t_ns INTEGER NOT NULL, -- since the run's start
     step INTEGER NOT NULL, -- the step under way
     cpu_pct REAL, -- all cores together, 100 is all of them
-    process_cpu_pct REAL, -- the training process, 100 a core
+    process_cpu_pct REAL, -- the training process, 100 per core
     rss_bytes INTEGER, -- resident memory of the training process
     peak_rss_bytes INTEGER, -- most resident memory so far
     workers_rss_bytes INTEGER, -- resident memory of the loader's workers

@@ -47,7 +47,7 @@ CREATE TABLE host_details (
     t_ns INTEGER NOT NULL, -- since the run's start
     step INTEGER NOT NULL, -- the step under way
     workers INTEGER NOT NULL, -- worker processes of the loader
-    workers_cpu_pct REAL, -- all workers together, 100 a core
+    workers_cpu_pct REAL, -- all workers together, 100 per core
     disk_read_bytes_per_s REAL, -- read from disks by the training process and its workers
     disk_written_bytes_per_s REAL, -- written to disks by them
     network_received_bytes_per_s REAL, -- received by the whole host

@@ -1,7 +1,7 @@
 """The arithmetic of one sample."""
 
 LOG_4 = """
--- Arithmetic of one sample, counted once before the first step: one row a way through the model.
+-- Arithmetic of one sample, counted once before the first step: one row per way through the model.
 CREATE TABLE flops (
     checkpointing INTEGER PRIMARY KEY, -- 1: with activation checkpointing
     flops_per_sample REAL NOT NULL, -- floating-point operations, forward and backward; a multiply-add is two

@@ -34,7 +34,7 @@ CREATE TABLE profile_ops (
     total_cpu_ns INTEGER NOT NULL, -- CPU time with them
     self_device_ns INTEGER, -- device time of the kernels it launched itself, or its own
     total_device_ns INTEGER, -- device time with those of the operators it called
-    self_bytes INTEGER, -- allocated minus freed by it; NULL unless asked for
+    self_bytes INTEGER, -- allocated minus freed by it; NULL unless requested (with_memory)
     PRIMARY KEY (profile_id, rank)
 ) STRICT, WITHOUT ROWID;
 
@@ -52,7 +52,7 @@ CREATE TABLE profile_modules (
     PRIMARY KEY (profile_id, module, phase)
 ) STRICT, WITHOUT ROWID;
 
--- What ran below which lines of Python, where that was asked for.
+-- Operators by the lines of Python that called them, where that was requested (with_stacks).
 CREATE TABLE profile_stacks (
     profile_id INTEGER NOT NULL, -- the profile
     rank INTEGER NOT NULL, -- 1 has the most time of its own
