@@ -26,6 +26,10 @@ class Parser(argparse.ArgumentParser):
             what = "command" if choice[1] == "COMMAND" else choice[1]
             names = [word.strip().strip("'") for word in choice[3].split(",")]
             return f"there is no {what} {choice[2]!r}; {nearest(choice[2], names, self.prog)}"
+        number = re.match(r"argument (.+): invalid (int|float) value: (.*)$", message)
+        if number:
+            kind = "whole number" if number[2] == "int" else "number"
+            return f"{number[1]} cannot be {number[3]}; it takes a {kind}."
         return f"{message}; see `{self.prog} --help`."
 
     def refuse_unknown(self, extras: list[str]) -> NoReturn:
