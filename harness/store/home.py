@@ -169,7 +169,7 @@ class Home:
                 ids = ", ".join(folder.run_id for folder in matches[:5])
                 raise UnknownRunError(f"{key!r} matches {len(matches)} runs; use the id of one: {ids}.")
         names = [word for folder, name in runs for word in (name, folder.run_id)]
-        near = difflib.get_close_matches(key, names, n=1)
+        near = difflib.get_close_matches(key, names, n=1) or [name for name in names if key and key in name]
         hint = f"did you mean {near[0]!r}?" if near else "`stepscope list` shows them all."
         raise UnknownRunError(f"There is no run {key!r} in {self.path}; {hint}")
 

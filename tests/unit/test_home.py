@@ -281,6 +281,9 @@ def test_an_unknown_run_is_answered_with_the_nearest(home: Home) -> None:
     _create(home, "resnet-big")
     with pytest.raises(UnknownRunError, match="did you mean 'resnet-big'"):
         home.find("resnet-bgi")
+    _create(home, "demo: leak", after_s=1)
+    with pytest.raises(UnknownRunError, match="did you mean 'demo: leak'"):
+        home.find("leak")
     with pytest.raises(UnknownRunError, match="stepscope list"):
         home.find("")
 
