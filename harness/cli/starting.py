@@ -97,10 +97,10 @@ def check_script_is_first(model_word: str | None, words: Sequence[str | None]) -
     option before it is none of those that a script may have."""
     if model_word is not None and model_word in words and is_script(model_word):
         raise UsageError(
-            f"{model_word!r} is a script: put it right after `stepscope run`, where only "
-            "--home, --name and --nproc, or --home, --name, --on, --retries, --detach and --json, may stand "
-            "before it. The other options are for models of the catalog; `stepscope set` changes what it can "
-            "of a script while it runs."
+            f"{model_word!r} is a script: put it right after `stepscope run`. Only --home, --name and "
+            "--nproc may stand before it, or with --on also --retries, --detach and --json but no --nproc. "
+            "The other options are for models of the catalog; `stepscope set` changes the settings of a "
+            "script while it runs."
         )
 
 

@@ -122,7 +122,7 @@ def test_the_command_of_a_script_can_be_typed_again() -> None:
         (["run", "-m"], "-m needs the name of a module"),
         (["run", "no/such/train.py"], "There is no script 'no/such/train.py'"),
         (["run", "--no-such-option", "train.py"], "there is no option '--no-such-option'"),
-        (["run", "--batch-size", "64", "train.py"], "'train.py' is a script: put it right after"),
+        (["run", "--batch-size", "64", "train.py"], "before it, or with --on also --retries, --detach and"),
         (["run", "--batch-size", "64", "train.py", "word"], "'train.py' is a script: put it right after"),
         (["run", "--amp", "bf16", "train.py", "--epochs", "3"], "'train.py' is a script: put it right after"),
         (["run", "no/such/folder"], "There is no script 'no/such/folder'"),
