@@ -36,6 +36,11 @@ class Parser(argparse.ArgumentParser):
         """Report the first unknown word and the nearest known flag. Exits with code 2."""
         flag = next((word for word in extras if word.startswith("-")), None)
         if flag is None:
+            name, _, value = extras[0].partition("=")
+            option = f"--{name.replace('_', '-')}"
+            if value and option in self._option_string_actions:
+                write_error(f"{self.prog}: {extras[0]!r} is no option; did you mean '{option} {value}'?\n")
+                raise SystemExit(USAGE_CODE)
             self.error(f"{extras[0]!r} is one word too many")
         name = flag.partition("=")[0]
         sentence = f"there is no option {name!r}; {nearest(name, self._option_string_actions, self.prog)}"

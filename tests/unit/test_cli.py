@@ -95,6 +95,7 @@ def shell(*words: str) -> subprocess.CompletedProcess[str]:
         ("lst", "there is no command 'lst'; did you mean 'list'?"),
         ("run --bach-size 3", "there is no option '--bach-size'; did you mean '--batch-size'?"),
         ("run mlp cnn", "'cnn' is one word too many"),
+        ("run mlp max_steps=3", "'max_steps=3' is no option; did you mean '--max-steps 3'?"),
         ("run mlp --model cnn", "Two models are given"),
         ("run --batch-size x", "batch_size cannot be 'x': it takes a whole number"),
         ("run --batch-size 0", "batch_size cannot be 0; allowed: at least 1"),
