@@ -15,6 +15,7 @@ from harness.analysis.memory.empty_cache import (
     empty_cache_effect,
 )
 from harness.analysis.memory.snapshots import suspect_sentence, suspects
+from harness.analysis.memory.verdict import cap_refusal
 from harness.analysis.oom.report import OomReport, report_from_json
 from harness.errors import LogError
 from harness.predict.report_predictions import add_predictions
@@ -53,6 +54,8 @@ class MemorySeries(NamedTuple):
     leaks: Sequence[LeakRow]
     # Every time memory ran out, in order.
     ooms: Sequence[EventRow]
+    # The error that ended the run because its memory cap was too small.
+    refusal: EventRow | None
     last: int | None
 
 
@@ -107,8 +110,9 @@ def memory_series(folder: RunFolder, view: tuple[float, float] | None) -> Memory
         events = [event for _, event in reader.events()]
         leaks, latest = reader.memory.current_leaks(), reader.memory.latest_sample()
         ooms = [event for event in events if event.kind == EventKind.OOM]
+        refusal = cap_refusal(events)
         if extent.first is None or extent.last is None:
-            return MemorySeries(None, (), (), events, (), latest, leaks, ooms, None)
+            return MemorySeries(None, (), (), events, (), latest, leaks, ooms, refusal, None)
         first, last = extent.first, extent.last
         if view is not None:
             margin = (view[1] - view[0]) / 2
@@ -120,7 +124,7 @@ def memory_series(folder: RunFolder, view: tuple[float, float] | None) -> Memory
         recent = reader.recent_steps(RECENT_STEPS)
     end = last + 1 if last == extent.last else last  # A step that failed is not in the log; its event is.
     inside = [event for event in events if first <= event.step <= end]
-    return MemorySeries(series, samples, retries, inside, recent, latest, leaks, ooms, extent.last)
+    return MemorySeries(series, samples, retries, inside, recent, latest, leaks, ooms, refusal, extent.last)
 
 
 def findings(view: RunView) -> Findings:

@@ -61,6 +61,7 @@ def draw(view: RunView, series: MemorySeries, findings: Findings) -> MemoryDrawi
         leaks=series.leaks,
         ooms=series.ooms,
         recent=series.recent,
+        refusal=series.refusal,
     )
     source = memory_cards.MemoryCardData(series.recent, series.samples, series.latest, is_cpu)
     return MemoryDrawing(

@@ -26,10 +26,11 @@ from harness.records.run import DeviceKind
 
 _TICK_S = 2.0
 _FAST_TICK_S = 0.5
-_BAD = frozenset({MemoryState.OUT, MemoryState.LEAK, MemoryState.FRAGMENTING})
+_BAD = frozenset({MemoryState.OUT, MemoryState.REFUSED, MemoryState.LEAK, MemoryState.FRAGMENTING})
 _WORRYING = frozenset({MemoryState.TIGHT, MemoryState.RECOVERED, MemoryState.WATCH})
 _ICONS = {
     MemoryState.OUT: ":material/memory:",
+    MemoryState.REFUSED: ":material/block:",
     MemoryState.LEAK: ":material/water_drop:",
     MemoryState.FRAGMENTING: ":material/grid_view:",
     MemoryState.TIGHT: ":material/speed:",

@@ -12,7 +12,7 @@ from typing import Self
 from harness import words
 from harness.analysis.oom.error import is_of_killed_worker
 from harness.analysis.oom.report import OomPhase
-from harness.errors import StepscopeError, text_of
+from harness.errors import SettingError, StepscopeError, text_of
 from harness.records.run import EventKind, EventRow, MemoryReading, RunState, Severity
 from harness.tracebacks import leave_out_own_frames
 from harness.watch.boundary import Outcome
@@ -134,6 +134,8 @@ class OutcomeRecorder:
             message = _followed_by(message, f"{shortage} {_LESS_FOR_WORKERS}" if shortage else "")
         lines = [] if ours else traceback.format_exception(error)[-5:]
         detail = {"error": type(error).__name__, "last_lines": lines}
+        if isinstance(error, SettingError):
+            detail["setting"] = error.setting
         self._end(
             RunState.FAILED, EventKind.ERROR, "failed", message, json.dumps(detail), self._context.last_step
         )

@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 from dashboard.data.memory import raw_snapshot
 from harness.demo.scenarios import SCENARIOS
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict, OomReportRow
-from harness.records.run import CommandKind, CommandRow
+from harness.records.run import CommandKind, CommandRow, EventRow, Severity
 from harness.settings import Settings
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
@@ -52,7 +52,7 @@ def _waterfall(app: AppTest) -> str:
     return next((body for body in bodies if 'ss-fall-line"' in body), "")
 
 
-def _insert(folder: RunFolder, *rows: LeakRow | OomReportRow) -> None:
+def _insert(folder: RunFolder, *rows: EventRow | LeakRow | OomReportRow) -> None:
     with contextlib.closing(sqlite3.connect(folder.log)) as connection, connection:
         for row in rows:
             connection.execute(INSERTS[type(row)], row)
@@ -207,6 +207,18 @@ def test_a_log_of_the_first_version_says_what_it_does_not_have(demo: Write, open
     assert _waterfall(app) == ""
     assert "n/a: no memory sample." in texts(app)
     assert "Fits well." in app.success[0].value
+
+
+def test_a_run_that_was_refused_for_its_cap_has_the_refusal_as_its_verdict(
+    demo: Write, open_page: Open
+) -> None:
+    folder = demo("steady", 50)
+    detail = json.dumps({"setting": "memory_cap_gib"})
+    refusal = ("error", Severity.ERROR, "failed", "The cap is too small.", detail, None)
+    _insert(folder, EventRow(10**15, 50, *refusal))
+    app = open_page("memory", run=folder.run_id)
+    assert [box.value for box in app.error] == ["**Cap refused.** The cap is too small\\."]
+    assert not app.success
 
 
 def test_a_report_of_another_version_is_a_sentence(demo: Write, open_page: Open) -> None:

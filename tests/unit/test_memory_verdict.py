@@ -3,7 +3,7 @@
 from typing import Any
 
 from harness.analysis.memory.pressure import Pressure
-from harness.analysis.memory.verdict import MemoryEvidence, MemoryState, MemoryVerdict, verdict
+from harness.analysis.memory.verdict import MemoryEvidence, MemoryState, MemoryVerdict, cap_refusal, verdict
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import EventKind, EventRow, Severity
 from tests.store_factories import a_step
@@ -69,6 +69,15 @@ def test_the_most_severe_verdict_is_given() -> None:
     assert judged(pressure=TIGHT, leaks=[leak]).state is MemoryState.LEAK
     assert judged(pressure=TIGHT, leaks=[leak], ooms=[an_oom(Severity.ERROR)]).state is MemoryState.OUT
     assert judged(pressure=CALM, ooms=[an_oom(Severity.WARNING)]).state is MemoryState.RECOVERED
+
+
+def test_a_run_that_was_refused_for_its_cap_does_not_fit_well() -> None:
+    message = "memory_cap_gib cannot be 0.1: the smallest cap that works now is 0.127."
+    refused = EventRow(1, 2, EventKind.ERROR, Severity.ERROR, "failed", message, "", None)
+    details = ['{"setting": "memory_cap_gib"}', '{"setting": "amp"}', "[]", "{"]
+    refusals = [cap_refusal([an_oom(Severity.WARNING), refused._replace(detail=text)]) for text in details]
+    assert refusals == [refused._replace(detail=details[0]), None, None, None]
+    assert judged(pressure=CALM, refusal=refusals[0]) == MemoryVerdict(MemoryState.REFUSED, message)
 
 
 def test_the_newest_verdict_of_a_series_counts() -> None:

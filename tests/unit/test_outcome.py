@@ -129,7 +129,8 @@ def test_our_own_error_is_its_sentence_alone() -> None:
         bench.fail(SettingError("batch_size", "The batch is too large; make it smaller."))
     assert bench.journal.end is not None
     assert bench.journal.end[1] == "The batch is too large; make it smaller."
-    assert json.loads(bench.event.detail)["last_lines"] == []
+    detail = {"error": "SettingError", "last_lines": [], "setting": "batch_size"}
+    assert json.loads(bench.event.detail) == detail
 
 
 def test_an_error_without_words_is_named_by_its_type() -> None:

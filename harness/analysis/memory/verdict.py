@@ -1,20 +1,22 @@
 """Verdict on the memory of a run, in one sentence: the most severe that the evidence supports."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 from harness import words
 from harness.analysis.memory.alerts import current_leaks
 from harness.analysis.memory.pressure import Level, Pressure
+from harness.files.plain_json import json_object
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
-from harness.records.run import EventRow, Severity, StepRow
+from harness.records.run import EventKind, EventRow, Severity, StepRow
 
 
 class MemoryState(StrEnum):
     """State of a run's memory, the most severe first."""
 
     OUT = "ran out of memory"
+    REFUSED = "cap refused"
     LEAK = "leak"
     FRAGMENTING = "fragmenting"
     TIGHT = "under pressure"
@@ -41,15 +43,29 @@ class MemoryEvidence(NamedTuple):
     ooms: Sequence[EventRow]
     # The last steps, in order.
     recent: Sequence[StepRow]
+    # The error that ended the run because its memory cap was too small; None for any other end.
+    refusal: EventRow | None = None
 
 
 def verdict(evidence: MemoryEvidence) -> MemoryVerdict:
     """The most severe verdict that the evidence supports."""
-    for judge in (_out, _leak, _fragmenting, _tight, _recovered, _watch, _fits):
+    for judge in (_out, _refused, _leak, _fragmenting, _tight, _recovered, _watch, _fits):
         result = judge(evidence)
         if result is not None:
             return result
     return MemoryVerdict(MemoryState.UNKNOWN, _unknown(evidence))
+
+
+def cap_refusal(events: Iterable[EventRow]) -> EventRow | None:
+    """The error among `events` that ended a run because it could not train under its memory cap."""
+    return next((event for event in events if event.kind == EventKind.ERROR and _is_on_cap(event)), None)
+
+
+def _is_on_cap(event: EventRow) -> bool:
+    try:
+        return json_object(event.detail).get("setting") == "memory_cap_gib"
+    except ValueError:
+        return False
 
 
 def _out(evidence: MemoryEvidence) -> MemoryVerdict | None:
@@ -57,6 +73,11 @@ def _out(evidence: MemoryEvidence) -> MemoryVerdict | None:
     if last is None or last.severity != Severity.ERROR:
         return None
     return MemoryVerdict(MemoryState.OUT, last.message)
+
+
+def _refused(evidence: MemoryEvidence) -> MemoryVerdict | None:
+    refusal = evidence.refusal
+    return None if refusal is None else MemoryVerdict(MemoryState.REFUSED, refusal.message)
 
 
 def _leak(evidence: MemoryEvidence) -> MemoryVerdict | None:
