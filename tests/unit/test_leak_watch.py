@@ -103,6 +103,16 @@ def test_a_leak_is_written_again_every_ten_seconds_while_it_goes_on() -> None:
     assert {later - earlier for earlier, later in pairwise(times)} == {10 * SECOND_NS}
 
 
+def test_the_end_of_the_training_has_the_newest_figures_of_a_leak() -> None:
+    bench = Bench()
+    bench.train(479, MIB)
+    assert bench.leaks()[-1].step < 470
+    bench.watch.finish()
+    newest = bench.leaks()[-1]
+    assert (newest.step, newest.verdict) == (479, LeakVerdict.LEAK)
+    assert len(bench.events()) == 1
+
+
 def test_growth_near_the_limit_is_written_with_the_steps_left_before_it_is_called_a_leak() -> None:
     bench = Bench()
     bench.train(90, 40 * MIB)

@@ -33,15 +33,17 @@ SOON_S = 10.0
 
 
 def test_jobs_are_run_again_and_again_until_it_is_closed() -> None:
-    often, rarely = threading.Semaphore(0), threading.Semaphore(0)
+    often, rarely, finished = threading.Semaphore(0), threading.Semaphore(0), list[str]()
     jobs = [
         Job("often", every(0.0), lambda: often.release()),
-        Job("rarely", every(3600.0), lambda: rarely.release()),
+        Job("rarely", every(3600.0), lambda: rarely.release(), lambda: finished.append("rarely")),
     ]
     with Sampler(jobs, FailureGuard(lambda *_: None), time.monotonic):
         for _ in range(3):
             assert often.acquire(timeout=SOON_S)
         assert rarely.acquire(timeout=SOON_S)
+        assert not finished
+    assert finished == ["rarely"]
     assert not rarely.acquire(blocking=False)
     assert not [t for t in threading.enumerate() if t.name == "stepscope-sampler"]
 

@@ -174,9 +174,7 @@ class LeakWatch:
         rows = self.verdicts()
         for row in rows:
             if self._is_news(row):
-                self._reported[row.series] = row
-                self._put(row)
-                self._put_events(row)
+                self._write(row)
             if row.series == LeakSeries.ALLOCATED and row.verdict == LeakVerdict.LEAK:
                 self._on_leak(row, self._hunt_result())
         watched = any(row.series == LeakSeries.ALLOCATED and row.verdict in RISING for row in rows)
@@ -186,6 +184,20 @@ class LeakWatch:
             collect, self._collect_garbage = self._collect_garbage, None
             self._before_collection = self._detector.newest_reading
             collect()
+
+    def finish(self) -> None:
+        """Judge at the end of the training, and write each verdict with its newest figures."""
+        if self._readings.is_behind():
+            return
+        for row in self.verdicts():
+            reported = self._reported.get(row.series)
+            if self._is_news(row) or (reported is not None and reported.verdict == row.verdict):
+                self._write(row)
+
+    def _write(self, row: LeakRow) -> None:
+        self._reported[row.series] = row
+        self._put(row)
+        self._put_events(row)
 
     def _is_news(self, row: LeakRow) -> bool:
         reported = self._reported.get(row.series)

@@ -47,7 +47,7 @@ def open_jobs(
     )
     jobs = [
         Job("memory samples", sampler.pause_s, sampler.sample),
-        Job("leak detector", every(READ_PERIOD_S), leaks.check),
+        Job("leak detector", every(READ_PERIOD_S), leaks.check, leaks.finish),
         Job("telemetry", every(SAMPLE_PERIOD_S), telemetry.sample),
         Job("stall watch", every(SAMPLE_PERIOD_S), stall.check),
     ]

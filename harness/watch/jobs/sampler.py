@@ -13,11 +13,13 @@ from harness.watch.guard import FailureGuard
 
 
 class Job(NamedTuple):
-    """A function to run every `pause_s()` seconds. The guard drops and reports one that raises."""
+    """A function to run every `pause_s()` seconds, and one to run once when the sampler is closed. The guard
+    drops and reports one that raises."""
 
     name: str
     pause_s: Callable[[], float]
     run: Callable[[], None]
+    finish: Callable[[], None] | None = None
 
 
 def every(period_s: float) -> Callable[[], float]:
@@ -71,3 +73,6 @@ class Sampler(Closing):
                     due_s[job] = (now_s // pause_s + 1) * pause_s if pause_s else now_s
             wait_s = max(min(due_s.values()) - self._clock_s(), 0.001)
             self._running.acquire(timeout=wait_s)
+        for job in self._jobs:
+            if job.finish is not None:
+                self._guard.run(job.name, job.finish)
