@@ -80,17 +80,18 @@ class VitalPage:
     @property
     def has_outcome(self) -> bool:
         """Whether `set_outcome` has stored a state."""
-        return self._map is not None and self._map[_STATE_AT] != 0
+        mapped = self._map
+        return mapped is not None and mapped[_STATE_AT] != 0
 
     def _set_text(self, at: int, longest: int, text: str) -> None:
-        if self._map is not None:
+        mapped = self._map
+        if mapped is not None:
             part = text.encode("utf-8", "replace")[:longest].decode("utf-8", "ignore")  # No half characters.
-            self._map[at : at + longest] = part.encode().ljust(longest, b"\0")
+            mapped[at : at + longest] = part.encode().ljust(longest, b"\0")
 
     def close(self) -> None:
-        """Close the mapping. Idempotent."""
-        cells, self._map, self._cells = self._cells, None, _cells(None)
-        cells.release()
+        """Drop the mapping. Idempotent. It is unmapped once no thread is storing into it any more."""
+        self._map, self._cells = None, _cells(None)
 
 
 def _mapped(descriptor: int, page: bytes) -> mmap.mmap | None:

@@ -4,10 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from harness.store.liveness import Liveness, is_alive
-from harness.store.vital_signs import VitalSigns, read_vital_signs
+from harness.store.vital_signs import VitalPage, VitalSigns, read_vital_signs
 from harness.supervisor.inspection import caught_stops
 
 _PROCESS = """
@@ -134,3 +136,31 @@ def test_stops_that_a_script_catches_are_counted(tmp_path: Path) -> None:
     assert (signs.stops_caught, signs.stop_caught_unix_ns) == (2, 9)
     assert [caught_stops(signs, requested) for requested in (None, 8, 9, 10)] == [0, 2, 0, 0]
     assert caught_stops(None, 8) == 0
+
+
+def test_a_page_that_is_closed_while_another_thread_stores_into_it_takes_what_is_stored(
+    tmp_path: Path,
+) -> None:
+    class ClosingText(str):
+        def encode(self, *codec: str) -> bytes:
+            page.close()
+            return super().encode(*codec)
+
+    class ClosingNumber:
+        def __index__(self) -> int:
+            page.close()
+            return 7
+
+    number: Any = ClosingNumber()
+    stores: dict[str, Callable[[VitalPage], None]] = {
+        "text": lambda page: page.set_unwritten(0, ClosingText("disk full")),
+        "number": lambda page: page.step_finished(number),
+    }
+    for name, store in stores.items():
+        descriptor = os.open(tmp_path / name, os.O_RDWR | os.O_CREAT)
+        page = VitalPage(descriptor)
+        store(page)
+        page.step_finished(9)
+        os.close(descriptor)
+    signs = [read_vital_signs(tmp_path / name) for name in ("text", "number")]
+    assert signs == [VitalSigns(0, None, "disk full"), VitalSigns(7, None, "")]
