@@ -7,6 +7,7 @@ the models are known, of their classes: an instance would carry a hook of ours i
 Optimizer steps have global hooks of torch's own.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial, wraps
@@ -74,6 +75,14 @@ class StepEvents(Protocol):
         ...
 
 
+class _Nesting(threading.local):
+    """Calls of modules and openings of loaders that are under way in the current thread: until training has
+    begun, every thread is followed."""
+
+    calls = 0
+    openings = 0
+
+
 class Hooks(Closing):
     """The patches, between `__init__` and `close`."""
 
@@ -85,8 +94,7 @@ class Hooks(Closing):
         self._discovery = ExitStack()
         self._classes: set[type[nn.Module]] = set()
         self._stand_ins: set[Callable[..., Any]] = set()
-        self._depth = 0
-        self._openings = 0
+        self._nesting = _Nesting()
         self._replace(DataLoader, "__iter__", self._iter)
         self._replace(DataLoader, "_get_iterator", self._open_alone)
         self._replace(DataLoader, "__len__", self._len)
@@ -174,17 +182,17 @@ class Hooks(Closing):
         return length
 
     def _open(self, original: Callable[[Any], Iterator[Any]], loader: DataLoader[Any]) -> Iterator[Any]:
-        self._openings += 1
+        self._nesting.openings += 1
         try:
             return original(loader)
         finally:
-            self._openings -= 1
+            self._nesting.openings -= 1
 
     def _open_alone(self, original: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
         @wraps(original)
         def get_iterator(loader: DataLoader[Any]) -> Iterator[Any]:
             batches = original(loader)
-            if self._openings or not self._events.follows():
+            if self._nesting.openings or not self._events.follows():
                 return batches
             return self._events.loader_opened_itself(loader, batches)
 
@@ -228,16 +236,16 @@ class Hooks(Closing):
                 return module._call_impl(*inputs, **kwargs)
             if not self._events.follows():
                 return original(module, *inputs, **kwargs)
-            self._depth += 1
+            self._nesting.calls += 1
             try:
-                if self._depth == 1:
+                if self._nesting.calls == 1:
                     self._events.model_called(module, inputs or tuple(kwargs.values()))
                 output = original(module, *inputs, **kwargs)
-                if self._depth == 1:
+                if self._nesting.calls == 1:
                     self._events.model_returned(module)
                 return output
             finally:
-                self._depth -= 1
+                self._nesting.calls -= 1
 
         return call
 

@@ -1,6 +1,7 @@
 """Test models that a script calls without training them: averages of the weights, teachers."""
 
 import copy
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -99,3 +100,34 @@ def test_a_call_of_a_teacher_belongs_to_the_step_that_learns_from_it(tmp_path: P
     assert [row.samples for row in log.steps] == [_BATCH] * _STEPS
     assert not log.evaluations_ns
     assert not log.unexplained_gaps_ns()
+
+
+class _WaitingNetwork(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_called, self.may_return = threading.Event(), threading.Event()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.is_called.set()
+        self.may_return.wait()
+        return inputs
+
+
+def test_a_model_in_another_thread_hides_no_call_of_the_one_that_begins_to_train(tmp_path: Path) -> None:
+    model, other = _Network(), _WaitingNetwork()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    thread = threading.Thread(target=other, args=(torch.ones(1, 4),))
+
+    def train() -> None:
+        thread.start()
+        other.is_called.wait()
+        for _ in range(_STEPS):
+            optimizer.zero_grad()
+            model(torch.ones(_BATCH, 4)).square().mean().backward()
+            optimizer.step()
+        other.may_return.set()
+        thread.join()
+
+    log = steps_of(tmp_path, train)
+    assert [row.samples for row in log.steps] == [_BATCH] * _STEPS
+    assert all(row.forward_ns for row in log.steps)
