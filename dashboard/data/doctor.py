@@ -51,6 +51,7 @@ class DoctorRun:
                 command,
                 capture_output=True,
                 text=True,
+                errors="replace",
                 stdin=subprocess.DEVNULL,
                 timeout=_TIMEOUT_S,
                 check=False,

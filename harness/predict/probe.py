@@ -72,6 +72,7 @@ def _measured(path: Path) -> KernelReport | None:
             _COMMAND,
             capture_output=True,
             text=True,
+            errors="replace",
             stdin=subprocess.DEVNULL,
             env=child_environment(os.environ),
             timeout=_TIMEOUT_S,

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import pynvml
@@ -30,14 +30,20 @@ class Machine(Protocol):
         ...
 
 
-def examine_devices() -> list[DeviceFacts]:
-    """Return the devices that torch can train on, from the doctor in a child process if there may be a GPU:
+def examine_devices(doctor: Sequence[str] = _DOCTOR) -> list[DeviceFacts]:
+    """Return the devices that torch can train on, from `doctor` in a child process if there may be a GPU:
     listing GPUs takes memory on them as long as the process lives. Raises StepscopeError."""
     if not any(may_exist(kind) for kind in (DeviceKind.CUDA, DeviceKind.XPU, DeviceKind.MPS)):
         return [cpu_facts(open_heap())]
     try:
         done = subprocess.run(
-            _DOCTOR, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_TIMEOUT_S, check=False
+            doctor,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StepscopeError(f"The devices could not be listed: {error}; see `stepscope doctor`.") from None
