@@ -53,10 +53,18 @@ class Kernels:
         self._footprints: BinaryIO | None = None
 
     def __enter__(self) -> Self:
-        calls_read, calls_write = os.pipe()
-        answers_read, answers_write = os.pipe()
+        """Start the child process. Raises KernelsError."""
         gc.collect()
-        self._pid = os.fork()
+        ends: list[int] = []
+        try:
+            ends += os.pipe()
+            ends += os.pipe()
+            self._pid = os.fork()
+        except OSError as error:
+            for end in ends:
+                os.close(end)
+            raise KernelsError(f"The process that runs kernels did not start: {error.strerror}.") from None
+        calls_read, calls_write, answers_read, answers_write = ends
         if self._pid == 0:
             os.close(calls_write)
             os.close(answers_read)

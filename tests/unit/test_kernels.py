@@ -1,14 +1,18 @@
 """Kernels run in a process forked for it, as the child process that predicts does."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from harness.device.cpu.heap import open_heap
+from harness.predict.kernels import Kernels, KernelsError
 from harness.predict.probe import KernelMemory, KernelReport, kernel_report
 from harness.predict.processor import this_processor
 from harness.predict.question import REVISION, torch_version
 from harness.records.json import to_json
+from tests.train_factories import raising
 from tests.warm_start import run_script
 
 pytestmark = [
@@ -164,3 +168,13 @@ with kernels.Kernels(1) as meter:
         print("not measured")
 """
     assert run_script(script).strip() == "not measured"
+
+
+def test_a_process_that_cannot_be_started_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        os, "fork", raising(BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"))
+    )
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(KernelsError, match="did not start: Resource temporarily unavailable"):
+        Kernels(1).__enter__()
+    assert os.listdir("/proc/self/fd") == before
