@@ -15,10 +15,11 @@ from harness.analysis.oom.report import LiveSite, OomPhase
 from harness.device.protocol import AllocatorReading
 from harness.device.testing.device import FAKE_FACTS, FakeDevice
 from harness.records.memory import AllocationRow, ProcessLimit
+from harness.settings.spec import change
 from harness.train.loop import take_step
 from harness.train.workload import Workload
 from harness.watch.oom.backward import reached
-from harness.watch.oom.capture import OomCapture, capture_evidence, clean
+from harness.watch.oom.capture import FailedRun, OomCapture, capture_evidence, clean
 from harness.watch.oom.reporter import MOST_SITES, live_sites
 from harness.watch.timing import StepTimer
 from tests.train_factories import Clock, a_device, a_workload, raising
@@ -37,12 +38,14 @@ def captured(
 ) -> OomCapture:
     """Return what is seen of the error that `act` raises."""
     settings = a_workload().settings if workload is None else workload.settings
+    settings = change(settings, {"memory_cap_gib": None if cap_bytes is None else cap_bytes / 2**30})
     try:
         act()
     except (RuntimeError, MemoryError) as error:
         device = device or a_device()
         memory = device.read_memory()
-        return capture_evidence(error, 7, settings, device, workload, phase, memory, 5, cap_bytes, tuple)
+        run = FailedRun(settings, device, workload, memory, 5, tuple)
+        return capture_evidence(error, 7, phase, run)
     raise AssertionError("nothing failed")
 
 

@@ -26,7 +26,7 @@ from harness.tracking.owners import (
     storage_id,
 )
 from harness.watch.capture.snapshot_rows import Census, SnapshotWriter
-from harness.watch.oom.capture import capture_evidence
+from harness.watch.oom.capture import FailedRun, capture_evidence
 from tests.snapshot_factories import FORWARD, RecordedAllocator
 from tests.train_factories import a_device, a_workload
 
@@ -125,9 +125,8 @@ def test_an_out_of_memory_report_lists_the_weights_on_the_device() -> None:
     try:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
     except torch.OutOfMemoryError as error:
-        capture = capture_evidence(
-            error, 7, workload.settings, a_device(), workload, OomPhase.FORWARD, None, None, None, tuple
-        )
+        run = FailedRun(workload.settings, a_device(), workload, None, None, tuple)
+        capture = capture_evidence(error, 7, OomPhase.FORWARD, run)
     weights = [one for one in capture.categories if one.category == MemoryCategory.WEIGHTS.value]
     assert [one.held_bytes for one in weights if one.module is None] == [weights_bytes]
     assert sum(one.held_bytes for one in weights if one.module is not None) == weights_bytes

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import nn
@@ -96,65 +96,87 @@ class OomCapture(NamedTuple):
     is_own_device: bool
 
 
-def capture_evidence(
-    error: BaseException,
-    step: int,
-    settings: WatchSettings,
-    device: Device,
-    training: Training | None,
-    phase: OomPhase,
-    memory: MemoryReading | None,
-    baseline_bytes: int | None,
-    cap_bytes: int | None,
-    live_sites: Callable[[], Sequence[LiveSite]],
-) -> OomCapture:
-    """Capture the evidence of `error`, raised in `phase`; `memory` is the device's reading at that moment.
-    `training` is None before it is built."""
-    own_text = text_of(error)
-    text = clean(own_text or type(error).__name__)
-    failed = failed_device(text, device, memory)
-    numbers = read_error(text, None if failed.memory is None else failed.memory.reserved_bytes)
-    caps = [cap for cap in (cap_bytes if failed.is_own else None, allowed_bytes(text)) if cap is not None]
-    is_worker = is_from_worker(own_text)
-    is_shared = is_of_shared_memory(text)
-    cap_bytes = min(caps, default=None)
-    memory_state = _memory(failed, numbers, cap_bytes, is_worker=is_worker, is_shared=is_shared)
-    if is_shared:
-        shared = read_shared_memory()
-        memory_state = memory_state._replace(
-            shared_free_bytes=shared.free_bytes, shared_total_bytes=shared.total_bytes
-        )
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    lines = [number for _, number in traceback.walk_tb(error.__traceback__)]
-    if is_worker:
-        phase = OomPhase.WORKER
-    elif phase in (OomPhase.SETUP, OomPhase.BETWEEN):
-        phase = attempt(lambda: _phase_of_frames(frames, training, phase)) or phase
-    kind = DeviceKind.CPU if is_of_host(text) else device.facts.kind
-    called = zip(reversed(frames), reversed(lines), strict=True)
-    calls = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in called]
-    request = _request(numbers, kind, phase, frames, [*_worker_calls(own_text), *calls], training)
+class FailedRun(NamedTuple):
+    """The run in which memory ran out, at that moment."""
+
+    settings: WatchSettings
+    device: Device
+    # None before it is built.
+    training: Training | None
+    # The reading of `device`.
+    memory: MemoryReading | None
+    # Allocated before the step on `device`.
+    baseline_bytes: int | None
+    live_sites: Callable[[], Sequence[LiveSite]]
+
+
+class _RaisedError(NamedTuple):
+    """An error's text, as it is and cleaned, and the frames and lines of its traceback, outermost first."""
+
+    own_text: str
+    text: str
+    frames: Sequence[FrameType]
+    lines: Sequence[int]
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """Read `error`."""
+        own_text = text_of(error)
+        trace = list(traceback.walk_tb(error.__traceback__))
+        frames, lines = [frame for frame, _ in trace], [line for _, line in trace]
+        return cls(own_text, clean(own_text or type(error).__name__), frames, lines)
+
+    @property
+    def is_from_worker(self) -> bool:
+        """Return whether a loader's worker raised it."""
+        return is_from_worker(self.own_text)
+
+    def calls(self) -> list[_Call]:
+        """Return the calls that led to it, innermost first: those of the worker, then those of this
+        process."""
+        called = zip(reversed(self.frames), reversed(self.lines), strict=True)
+        calls = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in called]
+        return [*_worker_calls(self.own_text), *calls]
+
+
+def capture_evidence(error: BaseException, step: int, phase: OomPhase, run: FailedRun) -> OomCapture:
+    """Capture the evidence of `error`, raised in `phase` of `step`."""
+    training, raised = run.training, _RaisedError.of(error)
+    failed = failed_device(raised.text, run.device, run.memory)
+    numbers = read_error(raised.text, None if failed.memory is None else failed.memory.reserved_bytes)
+    memory_state = _memory(failed, raised, numbers, run.settings.memory_cap_bytes)
+    phase = _located_phase(raised, phase, training)
+    kind = DeviceKind.CPU if is_of_host(raised.text) else run.device.facts.kind
+    request = _request(raised, numbers, kind, phase, training)
     if failed.note is not None:
         request = request._replace(note=" ".join(note for note in (request.note, failed.note) if note))
     place = failed.torch_device
-    categories = attempt(lambda: _categories(training, place, memory_state.allocated_bytes)) or ()
     return OomCapture(
         step=step,
-        error=clean(_without_calls(own_text))[:_ERROR_LENGTH] or text,
-        settings=settings,
+        error=clean(_without_calls(raised.own_text))[:_ERROR_LENGTH] or raised.text,
+        settings=run.settings,
         request=request,
         memory_state=memory_state,
         memory=failed.memory,
-        categories=categories,
-        sites=tuple(attempt(live_sites) or ()) if failed.is_own else (),
-        variables=attempt(lambda: _variables(frames, lines, place, training)) or (),
-        baseline_bytes=baseline_bytes,
-        are_weights_intact=phase is not OomPhase.OPTIMIZER or _is_before_update(frames, training),
+        categories=attempt(lambda: _categories(training, place, memory_state.allocated_bytes)) or (),
+        sites=tuple(attempt(run.live_sites) or ()) if failed.is_own else (),
+        variables=attempt(lambda: _variables(raised, place, training)) or (),
+        baseline_bytes=run.baseline_bytes,
+        are_weights_intact=phase is not OomPhase.OPTIMIZER or _is_before_update(raised.frames, training),
         is_first_update=step == 1 or (training is not None and training.is_first_update),
         calls_without_backward=0 if training is None else training.calls_without_backward,
         device_name=failed.name,
         is_own_device=failed.is_own,
     )
+
+
+def _located_phase(raised: _RaisedError, phase: OomPhase, training: Training | None) -> OomPhase:
+    """Return the phase of the error: a loader's worker, or where the traceback says more than `phase`."""
+    if raised.is_from_worker:
+        return OomPhase.WORKER
+    if phase in (OomPhase.SETUP, OomPhase.BETWEEN):
+        return attempt(lambda: _phase_of_frames(raised.frames, training, phase)) or phase
+    return phase
 
 
 def clean(text: str) -> str:
@@ -190,17 +212,17 @@ def _is_before_update(frames: Sequence[FrameType], training: Training | None) ->
 
 
 def _request(
+    raised: _RaisedError,
     numbers: ErrorNumbers,
     kind: DeviceKind,
     phase: OomPhase,
-    frames: Sequence[FrameType],
-    calls: Sequence[_Call],
     training: Training | None,
 ) -> FailedRequest:
+    frames = raised.frames
     least, most = (
         (None, None) if numbers.requested_bytes is None else tensor_bytes(numbers.requested_bytes, kind)
     )
-    ours = [call for call in calls if not is_torch(file := shorten(call[0])) and not is_own(file)]
+    ours = [call for call in raised.calls() if not is_torch(file := shorten(call[0])) and not is_own(file)]
     path, module = _module(frames, training)
     stack = tuple(f"{shorten(file)}:{line} {function}" for file, line, function in ours[:_MOST_FRAMES])
     code = linecache.getline(ours[0][0], ours[0][1]).strip() if ours else ""
@@ -270,21 +292,20 @@ def _module(frames: Sequence[FrameType], training: Training | None) -> tuple[str
 
 
 def _memory(
-    failed: FailedDevice,
-    numbers: ErrorNumbers,
-    cap_bytes: int | None,
-    *,
-    is_worker: bool,
-    is_shared: bool,
+    failed: FailedDevice, raised: _RaisedError, numbers: ErrorNumbers, cap_bytes: int | None
 ) -> MemoryAtFailure:
     device, memory = failed.device, failed.memory
+    caps = [cap_bytes if failed.is_own else None, allowed_bytes(raised.text)]
+    cap_bytes = min((cap for cap in caps if cap is not None), default=None)
+    is_shared = is_of_shared_memory(raised.text)
+    shared = read_shared_memory() if is_shared else None
     is_cpu = device is not None and device.facts.kind is DeviceKind.CPU
     allocator = (None if device is None else attempt(device.read_allocator)) or AllocatorReading.unknown()
     process_limit = allocator.process_limit
     info = (None if device is None else attempt(device.read_memory_info)) or MemoryInfo(None, None)
     total = numbers.total_bytes or info.total_bytes
     free = info.free_bytes if numbers.free_bytes is None else numbers.free_bytes
-    if is_worker and process_limit is not None:
+    if raised.is_from_worker and process_limit is not None:
         # Shared memory is not covered by it.
         requested = numbers.requested_bytes
         process_limit = None if is_shared else _limit_of_worker(process_limit, requested, free, cap_bytes)
@@ -317,6 +338,8 @@ def _memory(
         cap_left_bytes=allocator.cap_left_bytes,
         process_limit=process_limit,
         maps_large_blocks=is_cpu and separates_large_blocks(),
+        shared_free_bytes=None if shared is None else shared.free_bytes,
+        shared_total_bytes=None if shared is None else shared.total_bytes,
     )
 
 
@@ -331,12 +354,12 @@ def _limit_of_worker(
 
 
 def _variables(
-    frames: Sequence[FrameType], lines: Sequence[int], device: torch.device, training: Training | None
+    raised: _RaisedError, device: torch.device, training: Training | None
 ) -> tuple[LiveVariable, ...]:
     if training is None:
         return ()
     owned = (tensor for tensor, _ in owned_tensors(training.model, training.optimizer))
-    return largest_variables(frames, lines, device, owned)
+    return largest_variables(raised.frames, raised.lines, device, owned)
 
 
 def _categories(

@@ -25,7 +25,7 @@ from harness.records.run import DeviceKind, MemoryReading
 from harness.store.folder import RunFolder
 from harness.watch.context import RunContext
 from harness.watch.memory import MemoryWatch
-from harness.watch.oom.capture import OomCapture, capture_evidence
+from harness.watch.oom.capture import FailedRun, OomCapture, capture_evidence
 from harness.watch.oom.errors import attempt
 from harness.watch.oom.history import RunHistory, read_history, read_shortage
 from harness.watch.training import Training, WatchSettings
@@ -74,18 +74,15 @@ class OomReporter:
         `subject` is None before the training is built."""
         training = None if subject is None else subject.training
         settings = self._settings if training is None else training.settings
-        return capture_evidence(
-            error,
-            step,
+        run = FailedRun(
             settings,
             self._context.device,
             training,
-            phase,
             memory,
             self._memory.baseline_bytes,
-            settings.memory_cap_bytes,
             lambda: () if subject is None else live_sites(subject.live_allocations()),
         )
+        return capture_evidence(error, step, phase, run)
 
     def explain(self, capture: OomCapture) -> OomReport:
         """Create the report from the evidence and the history in the log; its outcome is still empty."""
