@@ -22,6 +22,8 @@ MIB_FORMAT = "%.4g"
 # Of a column of whole numbers. In the browser's own format 1,200 steps would read "1.200" in some languages,
 # beside the decimal points of all other columns.
 COUNT_FORMAT = "%d"
+# Of percentages and of changes in percent. Streamlit's "percent" follows the language of the browser too.
+PERCENT_FORMAT, CHANGE_FORMAT = "%.1f %%", "%+.1f %%"
 
 _BADGES: dict[RunState, tuple[str, str]] = {
     RunState.LAUNCHING: ("blue", ":material/hourglass_top:"),

@@ -12,10 +12,10 @@ _MIB = 2.0**20
 
 
 class AllocationLine(NamedTuple):
-    """Live memory of one allocation site. `share` is of all allocated memory, from 0 to 1."""
+    """Live memory of one allocation site. `share_pct` is of all allocated memory."""
 
     held_mib: float
-    share: float | None
+    share_pct: float | None
     blocks: int
     grew_mib: float | None
     category: str
@@ -40,7 +40,7 @@ def allocation_line(row: AllocationRow, allocated_bytes: int | None) -> Allocati
     """Convert a row of a snapshot."""
     return AllocationLine(
         held_mib=row.held_bytes / _MIB,
-        share=row.held_bytes / allocated_bytes if allocated_bytes else None,
+        share_pct=100 * row.held_bytes / allocated_bytes if allocated_bytes else None,
         blocks=row.blocks,
         grew_mib=None if row.grown_bytes is None else row.grown_bytes / _MIB,
         category=row.category,

@@ -28,8 +28,8 @@ class OpLine(NamedTuple):
 
     name: str
     kind: str
-    # Share of the self time of all rows in the list, 0 to 1.
-    share: float | None
+    # Of the self time of all rows in the list.
+    share_pct: float | None
     self_device: float | None
     total_device: float | None
     self_cpu: float | None
@@ -48,8 +48,8 @@ class WorkChangeLine(NamedTuple):
     before: float | None
     after: float | None
     difference: float
-    # Relative to before, as a fraction; None without before.
-    change: float | None
+    # Relative to before; None without before.
+    change_pct: float | None
 
 
 L = TypeVar("L", OpLine, WorkChangeLine)
@@ -93,7 +93,7 @@ def change_lines(compared: ProfileComparison) -> list[WorkChangeLine]:
                 before=None if one.before_ns is None else one.before_ns / _MS,
                 after=None if one.after_ns is None else one.after_ns / _MS,
                 difference=one.difference_ns / _MS,
-                change=None if one.percent is None else one.percent / 100,
+                change_pct=one.percent,
             )
         )
     return changes
@@ -116,7 +116,7 @@ def _line(profile: ProfileRow, row: ProfileOpRow, total: int) -> OpLine:
     return OpLine(
         name=row.name,
         kind=row.kind,
-        share=own_ns(row, profile) / total if total else None,
+        share_pct=100 * own_ns(row, profile) / total if total else None,
         self_device=_ms(row.self_device_ns, steps),
         total_device=_ms(row.total_device_ns, steps),
         self_cpu=None if row.is_kernel else _ms(row.self_cpu_ns, steps),

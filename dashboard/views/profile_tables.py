@@ -8,7 +8,7 @@ import streamlit as st
 from dashboard import state
 from dashboard.charts import profile_lines
 from dashboard.charts.profile_lines import OpLine, WorkChangeLine, Works
-from dashboard.components import MIB_FORMAT, table
+from dashboard.components import CHANGE_FORMAT, MIB_FORMAT, PERCENT_FORMAT, table
 from dashboard.data.profiles import Profile
 from harness import words
 from harness.analysis.profiles import by_module, compare
@@ -125,11 +125,11 @@ _NAMES = {
 }
 _COLUMNS = {
     **_NAMES,
-    "share": st.column_config.ProgressColumn(
+    "share_pct": st.column_config.ProgressColumn(
         "Share",
-        format="percent",
+        format=PERCENT_FORMAT,
         min_value=0.0,
-        max_value=1.0,
+        max_value=100.0,
         help="Self time as a share of the self time of all rows in this list.",
     ),
     "self_device": _time("Self device, ms", "On the device, in the kernels it launched itself."),
@@ -146,7 +146,7 @@ _CHANGES = {
     "difference": st.column_config.NumberColumn(
         "Difference, ms", format="%+.3f", help="Difference in time per step."
     ),
-    "change": st.column_config.NumberColumn(
-        "Change", format="percent", help="Relative to the earlier profile."
+    "change_pct": st.column_config.NumberColumn(
+        "Change", format=CHANGE_FORMAT, help="Relative to the earlier profile."
     ),
 }

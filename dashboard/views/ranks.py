@@ -5,7 +5,7 @@ import streamlit as st
 from dashboard import canvas, state
 from dashboard.charts.phases import ClockBar, stacked
 from dashboard.charts.ranks import heat_map
-from dashboard.components import plain, table
+from dashboard.components import COUNT_FORMAT, plain, table
 from dashboard.data import ranks as rank_data
 from dashboard.data.ranks import RanksView
 from dashboard.data.runs import RunView
@@ -82,7 +82,7 @@ def _rows(ranks: RanksView) -> list[dict[str, object]]:
 
 
 _COLUMNS = {
-    "rank": st.column_config.NumberColumn("Rank", width="small"),
+    "rank": st.column_config.NumberColumn("Rank", format=COUNT_FORMAT, width="small"),
     "machine": st.column_config.TextColumn("Machine", width="small"),
     "state": st.column_config.TextColumn("State", width="medium"),
     "step": st.column_config.NumberColumn(

@@ -6,7 +6,7 @@ import streamlit as st
 
 from dashboard.charts import allocations
 from dashboard.commands import send_command
-from dashboard.components import COUNT_FORMAT, MIB_FORMAT, plain, table
+from dashboard.components import COUNT_FORMAT, MIB_FORMAT, PERCENT_FORMAT, plain, table
 from dashboard.controls import disabled_reason
 from dashboard.data import changes as change_data
 from dashboard.data import memory as memory_data
@@ -35,7 +35,9 @@ _LIVE_COLUMNS = {
     "held_mib": st.column_config.NumberColumn(
         "Live, MiB", format=MIB_FORMAT, help="Live memory of this site."
     ),
-    "share": st.column_config.NumberColumn("Share", format="percent", help="Share of allocated memory."),
+    "share_pct": st.column_config.NumberColumn(
+        "Share", format=PERCENT_FORMAT, help="Share of allocated memory."
+    ),
     "grew_mib": st.column_config.NumberColumn(
         "Retained, MiB",
         format=MIB_FORMAT,

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from dashboard.components import COUNT_FORMAT, plain, table
+from dashboard.components import CHANGE_FORMAT, COUNT_FORMAT, PERCENT_FORMAT, plain, table
 from harness import words
 from harness.analysis.timing.phase_change import PhaseChange, PhaseComparison
 from harness.analysis.timing.phases import ClockTimes, StepPart, part_label
@@ -65,7 +65,7 @@ def _rows(times: ClockTimes, clock: str) -> list[dict[str, object]]:
             "p95": spread.p95 / _MS,
             "p99": spread.p99 / _MS,
             "mean": spread.mean / _MS,
-            "share": share,
+            "share_pct": 100 * share,
         }
         for name, spread, share in [*spreads, ("step", times.step, 1 - times.share(StepPart.GAP))]
     ]
@@ -80,8 +80,8 @@ _PHASE_COLUMNS = {
         name: st.column_config.NumberColumn(f"{name}, ms", format="%.3f")
         for name in ("p50", "p95", "p99", "mean")
     },
-    "share": st.column_config.NumberColumn(
-        "Share", format="percent", help="Of the total step time; on the device's clock with the gaps."
+    "share_pct": st.column_config.NumberColumn(
+        "Share", format=PERCENT_FORMAT, help="Of the total step time; on the device's clock with the gaps."
     ),
 }
 
@@ -132,7 +132,7 @@ def comparison(compared: PhaseComparison, before: str, after: str) -> None:
             "phase": "step" if change.part is None else part_label(change.part),
             "before": change.before_ns / _MS,
             "after": change.after_ns / _MS,
-            "change": None if change.percent is None else change.percent / 100,
+            "change_pct": change.percent,
         }
         for change in compared.changes
     ]
@@ -140,7 +140,7 @@ def comparison(compared: PhaseComparison, before: str, after: str) -> None:
         "phase": st.column_config.TextColumn("Phase"),
         "before": st.column_config.NumberColumn(f"{before}, ms", format="%.3f"),
         "after": st.column_config.NumberColumn(f"{after}, ms", format="%.3f"),
-        "change": st.column_config.NumberColumn("Observed change", format="percent"),
+        "change_pct": st.column_config.NumberColumn("Observed change", format=CHANGE_FORMAT),
     }
     table(rows, columns=columns, height="content", alt="Medians of two ranges and their difference.")
 

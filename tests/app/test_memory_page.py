@@ -289,7 +289,10 @@ def test_a_tick_is_small_at_any_length(demo: Write, open_page: Open, tmp_path: P
 @pytest.mark.parametrize(
     ("path", "scenario"), [("memory", "oom"), ("memory", "leak"), ("profiler", "steady")]
 )
-def test_no_count_is_formatted_by_the_browser(path: str, scenario: str, demo: Write, open_page: Open) -> None:
+def test_no_number_is_formatted_by_the_browser(
+    path: str, scenario: str, demo: Write, open_page: Open
+) -> None:
     frames = open_page(path, run=demo(scenario).run_id).dataframe
     assert frames
     assert not any("localized" in frame.proto.columns for frame in frames)
+    assert not any('"percent"' in frame.proto.columns for frame in frames)

@@ -121,7 +121,7 @@ def test_a_profile_of_the_cpu_says_everything_but_what_a_device_would(live: Live
     assert "a recorded step took 1.1 times as long as one before" in text
     assert "training waited 1.0 ms after them" in text
     assert 'data-kind="idle"' in _html(app)
-    assert set(_table(app).columns) == {"name", "kind", "share", "self_cpu", "total_cpu", "calls"}
+    assert set(_table(app).columns) == {"name", "kind", "share_pct", "self_cpu", "total_cpu", "calls"}
     assert not app.button(key="profile_now").disabled
 
 
@@ -165,7 +165,7 @@ def test_two_profiles_stand_side_by_side(demo: Write, open_page: Open) -> None:
     )
     assert re.search(r"matrix multiply.*−5\d %", _html(app))
     changes = _table(app, "difference").set_index("name")
-    assert changes["change"]["aten::mm"] == pytest.approx(-0.5, abs=0.02)
+    assert changes["change_pct"]["aten::mm"] == pytest.approx(-50, abs=2)
     assert math.isnan(changes["before"]["aten::_scaled_dot_product_flash_attention"])
     app.button_group(key="profile_works").set_value("modules").run()
     assert "<optimizer>" in list(_table(app, "difference")["name"])
@@ -186,7 +186,7 @@ def test_a_search_narrows_the_table(demo: Write, open_page: Open) -> None:
     assert all("gelu" in name.casefold() for name in names)
     assert f"{len(names)} of " in _messages(app)
     app.button_group(key="profile_works").set_value("kernels").run()
-    assert set(_table(app).columns) == {"name", "kind", "share", "self_device", "total_device", "calls"}
+    assert set(_table(app).columns) == {"name", "kind", "share_pct", "self_device", "total_device", "calls"}
     app.text_input(key="profile_search").set_value("no such thing").run()
     assert not app.exception
     assert re.search(r"0 of \d+ kernels", _messages(app))

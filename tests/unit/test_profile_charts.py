@@ -112,8 +112,8 @@ def test_operators_come_with_their_time_a_step_and_their_share_of_the_list() -> 
     first, second = profile_lines.lines(a_profile(), OPS, Works.OPERATORS)
     assert first.name == "aten::mm"
     assert (first.self_device, first.self_cpu, first.total_cpu, first.calls) == (6.0, 0.5, 1.0, 2.0)
-    assert first.share == pytest.approx(0.75)
-    assert second.share == pytest.approx(0.25)
+    assert first.share_pct == pytest.approx(75)
+    assert second.share_pct == pytest.approx(25)
 
 
 def test_kernels_have_no_time_on_the_cpu() -> None:
@@ -165,16 +165,16 @@ def test_what_differs_most_comes_first_and_what_is_new_has_no_before() -> None:
     ]
     compared = compare(sides[0], sides[1], rows)
     mm, relu, copy = profile_lines.change_lines(compared)
-    assert (mm.name, mm.kind, mm.before, mm.after, mm.difference, mm.change) == (
+    assert (mm.name, mm.kind, mm.before, mm.after, mm.difference, mm.change_pct) == (
         "aten::mm",
         "matrix multiply",
         6.0,
         3.0,
         -3.0,
-        -0.5,
+        -50.0,
     )
-    assert (relu.after, relu.change) == (None, -1.0)
-    assert (copy.before, copy.change) == (None, None)
+    assert (relu.after, relu.change_pct) == (None, -100.0)
+    assert (copy.before, copy.change_pct) == (None, None)
 
 
 def test_an_operator_of_two_kinds_is_compared_kind_by_kind() -> None:
