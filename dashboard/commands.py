@@ -37,6 +37,14 @@ def send_command(folder: RunFolder, kind: CommandKind) -> None:
     _send(folder, kind, {})
 
 
+@to_the_end
+def send_click(folder: RunFolder, kind: CommandKind, key: str) -> None:
+    """Send the command of the button under `key`, without a payload, once: a later click is on the button
+    that is drawn in its place."""
+    if not state.is_replaced(key) and _send(folder, kind, {}):
+        state.replace_widget(key)
+
+
 def widget_setting(name: str, value: Any) -> Any:
     """Return a widget's value as one of the setting `name`, which may be one of a script."""
     return setting_value(SPECS[name], value) if name in SPECS else value
@@ -65,15 +73,18 @@ def send_settings(folder: RunFolder, values: Mapping[str, Any], source: str) -> 
 
 
 @to_the_end
-def request_profile(folder: RunFolder) -> None:
-    """Request a profile with the options of the widgets next to its button."""
+def request_profile(folder: RunFolder, key: str) -> None:
+    """Request a profile with the options of the widgets next to its button, the one under `key`, once."""
+    if state.is_replaced(key):
+        return
     steps, memory, stacks = (
         state.widget_value(key)
         for key in (state.Key.PROFILE_STEPS, state.Key.PROFILE_MEMORY, state.Key.PROFILE_STACKS)
     )
     payload = {} if steps is None else {"steps": int(steps)}
     extra = {name: True for name, is_on in (("memory", memory), ("stacks", stacks)) if is_on}
-    _send(folder, CommandKind.PROFILE, payload | extra)
+    if _send(folder, CommandKind.PROFILE, payload | extra):
+        state.replace_widget(key)
 
 
 @to_the_end

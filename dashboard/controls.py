@@ -12,7 +12,14 @@ from typing import Any
 import streamlit as st
 
 from dashboard import state
-from dashboard.commands import pending_values, request_stop, send_command, send_setting, widget_setting
+from dashboard.commands import (
+    pending_values,
+    request_stop,
+    send_click,
+    send_command,
+    send_setting,
+    widget_setting,
+)
 from dashboard.components import plain, read_only_badge, scalar_selection
 from dashboard.data.runs import RunView, read_only
 from dashboard.data.scalars import default_scalars
@@ -175,15 +182,17 @@ def _empty_cache(view: RunView, values: Mapping[str, Any], over: str | None) -> 
     reason = over or _cannot(view, "empty_cache_every")
     every = int(values["empty_cache_every"])
     with st.container(horizontal=True, gap="xxsmall", width="content", vertical_alignment="center"):
-        st.button(
-            "empty_cache()",
-            key="empty_cache",
-            icon=":material/cleaning_services:",
-            disabled=reason is not None,
-            help=plain(reason or "Releases cached memory now, between two steps."),
-            on_click=send_command,
-            args=(view.folder, CommandKind.EMPTY_CACHE),
-        )
+        key = state.command_key("empty_cache")
+        with st.container(width="content", key="empty_cache"):
+            st.button(
+                "empty_cache()",
+                key=key,
+                icon=":material/cleaning_services:",
+                disabled=reason is not None,
+                help=plain(reason or "Releases cached memory now, between two steps."),
+                on_click=send_click,
+                args=(view.folder, CommandKind.EMPTY_CACHE, key),
+            )
         with st.popover(
             f"every {every:,}" if every else "every…", key="empty_cache_popover", disabled=reason is not None
         ):

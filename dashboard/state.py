@@ -38,7 +38,7 @@ _WHEN_FREE = "when_free"
 _TUNES_STARTED = "tunes_started"
 _LABELS_FORM = "labels_form"
 _QUEUED_VALUES = "intended"
-# Followed by a setting's place: how often its widget was replaced.
+# Followed by the place of a setting or a command: how often its widget was replaced.
 _WIDGETS = "widgets_of_"
 # The key of the new run's name.
 NEW_NAME = "new_name"
@@ -244,12 +244,24 @@ def setting_key(place: str, value: Any, convert: Callable[[Any], Any]) -> str:
     """
     key = _newest_key(place)
     if key in st.session_state and convert(st.session_state[key]) != value:
-        st.session_state[_WIDGETS + place] = st.session_state.get(_WIDGETS + place, 0) + 1
+        replace_widget(key)
     return _newest_key(place)
 
 
+def command_key(place: str) -> str:
+    """Return the key of the button at this place of the page that sends a command. The callback replaces the
+    button, so that a click on one that a slow connection still shows is known by `is_replaced`."""
+    return _newest_key(place)
+
+
+def replace_widget(key: str) -> None:
+    """Have another widget drawn in place of that with `key`, one of `setting_key` or `command_key`."""
+    place = key.rpartition("_")[0]
+    st.session_state[_WIDGETS + place] = st.session_state.get(_WIDGETS + place, 0) + 1
+
+
 def is_replaced(key: str) -> bool:
-    """Return whether a key of `setting_key` is that of a widget that was replaced."""
+    """Return whether a key of `setting_key` or `command_key` is that of a widget that was replaced."""
     return key != _newest_key(key.rpartition("_")[0])
 
 

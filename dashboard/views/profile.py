@@ -69,16 +69,18 @@ def _bar(view: RunView, request: ProfileRequest | None) -> None:
             _answer(request)
         st.space("stretch")
         _options(reason)
-        st.button(
-            "Profile now",
-            key="profile_now",
-            type="primary",
-            icon=":material/timer:",
-            disabled=reason is not None or waits,
-            help=plain(reason or ("A profile is in progress." if waits else "Records the next steps.")),
-            on_click=request_profile,
-            args=(view.folder,),
-        )
+        key = state.command_key("profile_now")
+        with st.container(width="content", key="profile_now"):
+            st.button(
+                "Profile now",
+                key=key,
+                type="primary",
+                icon=":material/timer:",
+                disabled=reason is not None or waits,
+                help=plain(reason or ("A profile is in progress." if waits else "Records the next steps.")),
+                on_click=request_profile,
+                args=(view.folder, key),
+            )
 
 
 def _options(reason: str | None) -> None:

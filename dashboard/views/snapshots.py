@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from dashboard import state
 from dashboard.charts import allocations
-from dashboard.commands import send_command
+from dashboard.commands import send_click
 from dashboard.components import COUNT_FORMAT, MIB_FORMAT, PERCENT_FORMAT, plain, table
 from dashboard.controls import disabled_reason
 from dashboard.data import changes as change_data
@@ -74,15 +75,19 @@ def snapshots(view: RunView, snapshot_rows: Sequence[SnapshotRow]) -> None:
         _last_request(view)
         st.space("stretch")
         reason = disabled_reason(view)
-        st.button(
-            "Snapshot now",
-            key="snapshot",
-            icon=":material/photo_camera:",
-            disabled=reason is not None,
-            help=plain(reason or "Records the allocations of the next steps and lists those still alive."),
-            on_click=send_command,
-            args=(view.folder, CommandKind.SNAPSHOT),
-        )
+        key = state.command_key("snapshot")
+        with st.container(width="content", key="snapshot"):
+            st.button(
+                "Snapshot now",
+                key=key,
+                icon=":material/photo_camera:",
+                disabled=reason is not None,
+                help=plain(
+                    reason or "Records the allocations of the next steps and lists those still alive."
+                ),
+                on_click=send_click,
+                args=(view.folder, CommandKind.SNAPSHOT, key),
+            )
     choices = [row for row in snapshot_rows if row.reason != SnapshotReason.START or row.sites]
     if not choices:
         st.caption("No snapshot of this run.")

@@ -125,8 +125,8 @@ def test_a_truncated_log_is_one_sentence(demo: Write, open_page: Open) -> None:
 
 def test_controls_of_a_run_that_is_over_are_disabled_and_say_why(demo: Write, open_page: Open) -> None:
     app = open_page(run=demo("steady", 100).run_id)
-    assert app.button(key="empty_cache").disabled
-    assert "simulated" in str(app.button(key="empty_cache").help)
+    assert app.button(key="empty_cache_0").disabled
+    assert "simulated" in str(app.button(key="empty_cache_0").help)
     assert setting(app.toggle, "pin_memory").disabled
 
 

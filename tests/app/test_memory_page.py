@@ -258,7 +258,7 @@ def test_a_requested_snapshot_is_queued(demo: Write, home: Home, open_page: Open
 def test_without_a_process_no_snapshot_can_be_taken_and_the_button_says_why(
     demo: Write, open_page: Open
 ) -> None:
-    button = open_page("memory", run=demo("steady", 100).run_id).button(key="snapshot")
+    button = open_page("memory", run=demo("steady", 100).run_id).button(key="snapshot_0")
     assert button.disabled
     assert "simulated" in str(button.help)
 

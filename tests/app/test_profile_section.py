@@ -66,17 +66,17 @@ def test_before_the_first_profile_it_is_said_what_one_gives_and_costs(live: Live
     assert not app.exception
     assert "No profile of this run yet" in _messages(app)
     assert "The recorded steps are slower" in _messages(app)
-    assert not app.button(key="profile_now").disabled
+    assert not app.button(key="profile_now_0").disabled
 
 
 def test_a_click_asks_for_three_steps_and_the_request_is_shown_until_it_is_answered(
     live: LiveRun, open_page: Open
 ) -> None:
     app = open_page("profiler", run=live.folder.run_id)
-    app.button(key="profile_now").click().run()
+    app.button(key="profile_now_0").click().run()
     assert live.requests == [("profile", {"steps": 3})]
     assert any("queued" in badge for badge in _badges(app))
-    assert app.button(key="profile_now").disabled
+    assert app.button(key="profile_now_1").disabled
 
 
 def test_the_request_has_steps_memory_and_stacks(live: LiveRun, open_page: Open) -> None:
@@ -84,13 +84,13 @@ def test_the_request_has_steps_memory_and_stacks(live: LiveRun, open_page: Open)
     app.slider(key="profile_steps").set_value(5)
     app.toggle(key="profile_memory").set_value(True)
     app.toggle(key="profile_stacks").set_value(True).run()
-    app.button(key="profile_now").click().run()
+    app.button(key="profile_now_0").click().run()
     assert live.requests == [("profile", {"steps": 5, "memory": True, "stacks": True})]
 
 
 def test_while_steps_are_recorded_it_is_said_which(live: LiveRun, open_page: Open) -> None:
     app = open_page("profiler", run=live.folder.run_id)
-    app.button(key="profile_now").click().run()
+    app.button(key="profile_now_0").click().run()
     live.fed([a_step(step)._replace(flags=StepFlag.PROFILED.value) for step in (40, 41)], lambda _: False)
     app.run()
     assert any("recording steps 41–43" in badge for badge in _badges(app))
@@ -100,7 +100,7 @@ def test_steps_that_a_snapshot_tracks_are_not_shown_as_a_recorded_profile(
     live: LiveRun, open_page: Open
 ) -> None:
     app = open_page("profiler", run=live.folder.run_id)
-    app.button(key="profile_now").click().run()
+    app.button(key="profile_now_0").click().run()
     live.fed([a_step(step)._replace(flags=StepFlag.TRACKED.value) for step in (40, 41)], lambda _: False)
     app.run()
     queued = next(one for one in app.markdown if "queued" in str(one.value))
@@ -109,7 +109,7 @@ def test_steps_that_a_snapshot_tracks_are_not_shown_as_a_recorded_profile(
 
 def test_a_profile_of_the_cpu_says_everything_but_what_a_device_would(live: LiveRun, open_page: Open) -> None:
     app = open_page("profiler", run=live.folder.run_id)
-    app.button(key="profile_now").click().run()
+    app.button(key="profile_now_0").click().run()
     _put_profile(live)
     live.answer(CommandState.APPLIED, "done", step=9)
     app.run()
@@ -122,13 +122,13 @@ def test_a_profile_of_the_cpu_says_everything_but_what_a_device_would(live: Live
     assert "training waited 1.0 ms after them" in text
     assert 'data-kind="idle"' in _html(app)
     assert set(_table(app).columns) == {"name", "kind", "share_pct", "self_cpu", "total_cpu", "calls"}
-    assert not app.button(key="profile_now").disabled
+    assert not app.button(key="profile_now_1").disabled
 
 
 def test_why_there_is_no_profile_is_one_sentence(live: LiveRun, open_page: Open) -> None:
     why = "The profile is unavailable, because another profiler is active in this run."
     app = open_page("profiler", run=live.folder.run_id)
-    app.button(key="profile_now").click().run()
+    app.button(key="profile_now_0").click().run()
     live.answer(CommandState.REJECTED, why)
     app.run()
     assert why in [one.value.replace("\\", "") for one in app.warning]
@@ -149,7 +149,7 @@ def test_a_scheduled_profile_that_failed_says_why(live: LiveRun, open_page: Open
 
 def test_a_simulated_run_cannot_be_profiled_and_says_so(demo: Write, open_page: Open) -> None:
     app = open_page("profiler", run=demo("steady", 100).run_id)
-    button = app.button(key="profile_now")
+    button = app.button(key="profile_now_0")
     assert button.disabled
     assert "simulated" in button.help
     assert "This run has no profile." in _messages(app)

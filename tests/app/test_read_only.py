@@ -57,8 +57,8 @@ def test_selected_runs_can_be_opened_and_compared_only(demo: Write, open_page: O
 def test_what_steers_a_run_is_disabled(demo: Write, open_page: Open) -> None:
     app = open_page("live", run=demo("amp", 400).run_id)
     assert setting(app.toggle, "pin_memory").disabled
-    assert app.button(key="empty_cache").disabled
-    assert "it shows runs and changes nothing" in str(app.button(key="empty_cache").help)
+    assert app.button(key="empty_cache_0").disabled
+    assert "it shows runs and changes nothing" in str(app.button(key="empty_cache_0").help)
 
 
 def test_an_empty_home_offers_nothing_to_start(open_page: Open) -> None:
