@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.attach.active import activate, active, deactivate
+from harness.attach.descriptors import keeping_files_open
 from harness.attach.ending import ScriptStopped, ending_of
 from harness.attach.git import read_commit
 from harness.attach.guard import EndingGuard, ScriptGuard
@@ -276,6 +277,7 @@ def attaching(folder: RunFolder, environ: Mapping[str, str]) -> Iterator[Attachm
     with ExitStack() as stack:
         handle = stack.enter_context(FolderHandle(folder))
         alive = stack.enter_context(Liveness.hold(handle.steady.alive))
+        stack.enter_context(keeping_files_open(handle.locate))
         write_identity(handle.steady.process, identify_self(environ))
         attachment = Attachment(folder, handle, alive, stack.enter_context(Heartbeat(alive)), environ)
         activate(attachment)

@@ -1,5 +1,6 @@
 """The end of processes: what is freed, and what is not looked for."""
 
+import fcntl
 import gc
 import os
 import subprocess
@@ -10,7 +11,10 @@ from types import ModuleType
 
 import pytest
 
+from harness.attach.descriptors import keeping_files_open
 from harness.ending import skip_last_collection
+from harness.store.home import Home
+from harness.store.reader import LogReader
 
 _SCRIPT = """
 import torch
@@ -51,14 +55,52 @@ def test_garbage_is_looked_for_only_where_triton_would_report_it(monkeypatch: py
 
 
 @pytest.mark.long
-def test_a_script_that_closes_all_files_of_its_process_keeps_its_exit_code(tmp_path: Path) -> None:
+def test_a_script_that_closes_all_files_of_its_process_is_followed_to_its_end(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(f"{_SCRIPT}\nimport os\nos.closerange(3, 200)\nprint('closed')\n")
+    rest = "import os\nos.closerange(3, 200)\nweight.sum().backward()\noptimizer.step()\nprint('closed')\n"
+    script.write_text(f"{_SCRIPT}\n{rest}")
     environ = os.environ | {"STEPSCOPE_HOME": str(tmp_path / "home")}
     command = [sys.executable, "-m", "harness", "run", str(script)]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "closed\nfreed\n"
-    assert "stepscope: The files of this run could not be closed: Bad file descriptor.\n" in done.stderr
+    assert "closed" not in done.stderr
+    (folder,) = Home(tmp_path / "home").runs()
+    with LogReader(folder.log) as reader:
+        assert reader.run().state_message == "The script ended after 2 steps."
+
+
+def test_a_script_that_closes_a_range_of_files_closes_those_that_are_no_files_of_its_run(
+    tmp_path: Path,
+) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    for folder in (run, other):
+        folder.mkdir()
+        (folder / "log").touch()
+
+    def open_copy(path: Path) -> int:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 700)
+        finally:
+            os.close(descriptor)
+
+    before = os.closerange
+    with keeping_files_open(lambda: run):
+        paths = (other / "log", run / "log", other / "log", run, Path(f"/proc/{os.getpid()}/statm"), other)
+        numbers = [open_copy(path) for path in paths]
+        os.closerange(numbers[0], numbers[-1] + 1)
+        assert [_is_open(number) for number in numbers] == [False, True, False, True, True, False]
+    assert os.closerange is before
+    os.closerange(numbers[0], numbers[-1] + 1)
+    assert not any(_is_open(number) for number in numbers)
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 @pytest.mark.long
