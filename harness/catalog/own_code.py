@@ -31,6 +31,17 @@ def load_own(setting: str, file: Path, attribute: str) -> Any:
         raise SettingError(setting, f"{file} has no {attribute!r}; it defines {defined}{rest}.") from None
 
 
+def call_own(setting: str, title: str, function: Callable[[Any], Any], settings: Any) -> Any:
+    """Return what `function`, called `title`, returns for `settings`. Raises SettingError, naming `setting`,
+    when it ends the process by `sys.exit`, which would be taken for the end of the run."""
+    try:
+        return function(settings)
+    except SystemExit as error:
+        raise SettingError(
+            setting, f"{title} exits with {error.code!r}; let it return, or raise an error with the reason."
+        ) from error
+
+
 def takes(function: Callable[..., Any], count: int) -> bool:
     """Return whether `function` can be called with so many positional arguments, as far as can be known."""
     try:

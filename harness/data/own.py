@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, default_collate
 
 from harness.catalog.own import OwnObject, parse_own
-from harness.catalog.own_code import load_own, takes
+from harness.catalog.own_code import call_own, load_own, takes
 from harness.data.source import Batch, Indices
 from harness.errors import SettingError, StepscopeError
 from harness.records.data import DataKind, DataShape, TensorShape
@@ -74,7 +74,7 @@ def _open(own: OwnObject, settings: Settings) -> Any:
             raise SettingError(
                 "data", f"{own.title} does not take the settings; it is called as {own.attribute}(settings)."
             )
-        dataset, verb = dataset(settings), "returned"
+        dataset, verb = call_own("data", own.title, dataset, settings), "returned"
     if (lack := _lack(dataset)) is not None:
         raise SettingError(
             "data",

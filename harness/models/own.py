@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from harness.catalog.own import parse_own
-from harness.catalog.own_code import load_own, takes
+from harness.catalog.own_code import call_own, load_own, takes
 from harness.errors import SettingError, StepscopeError
 from harness.models.base import LossModel
 from harness.models.importing import outside_modes
@@ -65,7 +65,7 @@ def build(settings: Settings) -> OwnModel:
     function fails or returns something else than described above."""
     own = parse_own(settings.model)
     assert own is not None
-    built = import_function(settings)(settings)
+    built = call_own("model", own.title, import_function(settings), settings)
     model, loss = built if isinstance(built, tuple) and len(built) == 2 else (built, None)
     if not isinstance(model, nn.Module) or (loss is not None and not callable(loss)):
         raise SettingError(
