@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from harness.attach.active import active
+from harness.attach.ending import NextWatch
 from harness.attach.guard import ScriptGuard
 from harness.attach.launch import DISABLED_VARIABLE, Attachment, Script, attaching, origin_of, print_notice
 from harness.store.home import Home
@@ -51,7 +52,7 @@ def watch(
     if os.environ.get(DISABLED_VARIABLE) == "1":
         return Run(None, None)
     if Run._newest is not None:
-        Run._newest._end_abandoned(None)
+        Run._newest._end_abandoned(Run._newest._interrupt or NextWatch())
     if (attachment := active()) is not None:
         _begin(attachment, models, optimizers)
         return Run(attachment, None)

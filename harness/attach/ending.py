@@ -32,6 +32,10 @@ class UnknownExit(SystemExit):
     """Stands for a SystemExit with a code that nobody knows any more."""
 
 
+class NextWatch(SystemExit):
+    """Stands for the next `stepscope.watch` of a script, which ends the run of the one before."""
+
+
 class ScriptExitError(StepscopeError):
     """The script called `sys.exit` with a code other than 0."""
 
@@ -59,6 +63,7 @@ def ending_of(
     if isinstance(error, UnknownExit) and not is_stopped:
         message = "The script raised SystemExit itself, not by sys.exit: its exit code is not known."
         return Ending(None, RunState.STOPPED, message)
+    is_followed = isinstance(error, NextWatch)
     if isinstance(error, SystemExit):
         code = int(error.code or 0) if isinstance(error.code, int | None) else error.code
         if code != 0 and not is_stopped:
@@ -71,6 +76,9 @@ def ending_of(
         return Ending(error, RunState.FAILED, text_of(error))
     if failure is not None:
         return Ending(None, RunState.FINISHED, f"The script ended. It was not followed to its end: {failure}")
+    if is_followed:
+        when = f"after {words.plural(steps, 'step')}" if steps else "before its first step"
+        return Ending(None, RunState.FINISHED, f"The next stepscope.watch ended this run {when}.")
     if steps:
         return Ending(None, RunState.FINISHED, f"The script ended after {words.plural(steps, 'step')}.")
     return Ending(None, RunState.FINISHED, _without_steps(has_trained, has_other_thread))

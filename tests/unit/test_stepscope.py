@@ -93,8 +93,11 @@ def test_a_second_watch_ends_the_first(training: SmallTraining, tmp_path: Path) 
     states = {}
     for folder in Home(tmp_path).runs():
         with LogReader(folder.log) as log:
-            states[folder.request().name] = (log.run().state, log.last_steps(1) != [])
-    assert states == {"first": (RunState.FINISHED, True), "second": (RunState.FINISHED, False)}
+            run, steps = log.run(), len(log.last_steps(100))
+        states[folder.request().name] = (run.state, run.state_message, steps)
+    sentence = "The next stepscope.watch ended this run after 8 steps."
+    assert states["first"] == (RunState.FINISHED, sentence, 8)
+    assert states["second"][::2] == (RunState.FINISHED, 0)
 
 
 @pytest.mark.parametrize("name", ["mine", "x" * 200])
