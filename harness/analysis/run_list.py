@@ -105,11 +105,13 @@ def _is_missing(value: object) -> bool:
 
 
 def duration_ns(entry: RunEntry, now_unix_ns: int | None = None) -> int | None:
-    """Return the duration of a run; of an active one until `now_unix_ns`. None if unknown."""
+    """Return the duration of a run; of an active one until `now_unix_ns`. None if unknown, as where the clock
+    was set back by more than the run took."""
     end_unix_ns = entry.ended_unix_ns if RunState(entry.state).is_over else now_unix_ns
     if entry.started_unix_ns is None or end_unix_ns is None:
         return None
-    return end_unix_ns - entry.started_unix_ns
+    duration = end_unix_ns - entry.started_unix_ns
+    return duration if duration >= 0 else None
 
 
 def differing_settings(entries: Sequence[RunEntry]) -> list[str]:

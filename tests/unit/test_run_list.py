@@ -88,6 +88,7 @@ def test_an_active_run_lasts_until_now() -> None:
     assert duration_ns(run) is None
     assert duration_ns(run, now_unix_ns=25) == 15
     assert duration_ns(an_entry("b", started_unix_ns=10, ended_unix_ns=12), now_unix_ns=25) == 2
+    assert duration_ns(an_entry("b", started_unix_ns=12, ended_unix_ns=10)) is None
 
 
 @pytest.fixture
