@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from datetime import datetime
 from typing import NamedTuple
 
 from harness import words
@@ -57,8 +56,7 @@ class LogHealth(NamedTuple):
 def unwritten_sentence(health: LogHealth) -> str:
     """Warning that training continues while its log is not written, with time and reason."""
     step = f" at step {words.count(health.finished_step)}" if health.finished_step else ""
-    since_s = (health.unwritten_since_unix_ns or 0) / 1e9
-    since = datetime.fromtimestamp(since_s).strftime("%H:%M:%S")
+    since = words.moment(health.unwritten_since_unix_ns)
     start = f"Training{step}, but its log is not written since {since}"
     for key, hint in _HINTS.items():
         if (key and key in health.reason) or health.reason == key:

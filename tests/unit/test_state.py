@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness import words
 from harness.analysis.log_health import LogHealth
 from harness.analysis.state import RunStatus, StateEvidence, derive_state, signal_name
 from harness.records.run import RunState
@@ -246,7 +247,8 @@ def test_a_live_run_whose_log_is_not_written_says_so_after_five_seconds() -> Non
     assert soon == RunStatus(RunState.RUNNING, "Training.", is_warning=False)
     late = derive_state(live._replace(health=UNWRITTEN))
     assert (late.state, late.is_warning) == (RunState.RUNNING, True)
-    assert late.message.startswith("Training at step 5,123, but its log is not written since ")
+    since = words.moment(UNWRITTEN.unwritten_since_unix_ns)
+    assert late.message.startswith(f"Training at step 5,123, but its log is not written since {since} (")
     assert late.message.endswith(" (database or disk is full): is the disk full?")
     for reason, end in [
         ("", ": is the disk full?"),
