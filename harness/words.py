@@ -191,13 +191,13 @@ def flops(value_per_s: float | None) -> str:
 
 
 def percent(value_pct: float | None) -> str:
-    """Format a percentage: "87 %", "2.5 %"."""
+    """Format a percentage: "87 %", "2.5 %", "1,250 %"."""
     if value_pct is None:
         return NOT_AVAILABLE
     if odd := _odd(value_pct):
         return odd
     digits = 0 if abs(value_pct) >= 9.95 or value_pct == round(value_pct) else 1
-    return f"{value_pct:.{digits}f} %".replace("-", "−")
+    return f"{value_pct:,.{digits}f} %".replace("-", "−")
 
 
 def energy(value_j: float | None) -> str:

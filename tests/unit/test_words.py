@@ -104,6 +104,7 @@ def test_counts_figures_rates_and_percentages() -> None:
     assert words.rate(3.14, "tokens") == "3.1 tokens/s"
     assert words.percent(87.4) == "87 %"
     assert words.percent(2.5) == "2.5 %"
+    assert words.percent(1_250) == "1,250 %"
     assert words.milliseconds(260_000) == "0.260 ms"
     assert words.milliseconds(44_500_000) == "44.5 ms"
 
