@@ -79,10 +79,12 @@ class Users(NamedTuple):
 
     @property
     def strangers_bytes(self) -> int | None:
-        """Total memory of these processes; None if unknown."""
+        """Total memory of these processes; None if unknown, also of one of them."""
         if self.users is None or not self.are_matched:
             return None
-        return sum(user.memory_bytes or 0 for user in self.users if user.run is None)
+        sizes = [user.memory_bytes for user in self.users if user.run is None]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if len(known) == len(sizes) else None
 
 
 def users_of(uuid: str, moment: GpuSample | None, runs: Sequence[LiveRun]) -> Users:

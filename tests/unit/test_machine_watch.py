@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from dashboard.data.live_runs import User, Users
 from dashboard.data.machine_watch import LINGER_S, MachineWatch
 from harness.device.machine import EMPTY_HISTORY, MOMENTS, MachineHistory, MachineSampler
 from harness.device.testing.nvml import FakeGpu, FakeNvml
@@ -117,3 +118,9 @@ def test_without_nvml_the_host_is_told_and_the_reason(error: str) -> None:
     assert machine.nvml_problem
     assert machine.moments[-1].host.ram_used_bytes > 0
     sampler.close()
+
+
+def test_the_memory_of_other_processes_is_unknown_where_that_of_one_is() -> None:
+    known, unknown, run = User(1, "a", 300, None), User(2, "b", None, None), User(3, "c", None, "mine")
+    sums = [Users(users, (), True).strangers_bytes for users in ([known, run], [known, unknown], [run])]
+    assert sums == [300, None, 0]
