@@ -95,7 +95,7 @@ def test_a_kernel_without_resettable_peak_leaves_it_missing(tmp_path: Path) -> N
 
 def test_a_field_of_the_status_file_is_read_in_bytes(tmp_path: Path) -> None:
     status = tmp_path / "status"
-    status.write_text("Name:\tpython\nVmData:\t  2048 kB\n")
+    status.write_bytes("Name:\tä".encode()[:-1] + b"\nVmData:\t  2048 kB\n")
     assert status_bytes("VmData", status) == 2 * MIB
     assert status_bytes("VmSwap", status) is None
     assert status_bytes("VmData", tmp_path / "missing") is None

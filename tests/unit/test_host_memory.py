@@ -1,5 +1,6 @@
 """The memory that the control groups of a process leave to it."""
 
+import os
 from pathlib import Path
 
 import psutil
@@ -22,8 +23,10 @@ def read(root: Path) -> HostMemory:
 
 
 def test_the_tightest_limit_of_a_group_and_its_ancestors_counts(tmp_path: Path) -> None:
-    write(tmp_path, "proc/self/cgroup", "0::/jobs/one\n")
-    write(tmp_path, "sys/fs/cgroup/jobs/one/memory.max", "max\n")
+    one = os.fsdecode(b"j\xe4n")  # The name of a group is any bytes.
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_bytes(os.fsencode(f"0::/jobs/{one}\n"))
+    write(tmp_path, f"sys/fs/cgroup/jobs/{one}/memory.max", "max\n")
     write(tmp_path, "sys/fs/cgroup/jobs/memory.max", f"{2 * GIB}\n")
     write(tmp_path, "sys/fs/cgroup/memory.max", f"{4 * GIB}\n")
     assert read(tmp_path) == (2 * GIB, 2 * GIB)

@@ -1,5 +1,6 @@
 """The control groups of this process, version 1 or 2: the limits of containers and batch jobs."""
 
+import os
 from pathlib import Path
 
 
@@ -8,7 +9,7 @@ def group_files(controller: str, name: str, name_in_v1: str, root: Path = Path("
     `controller` and in their ancestors, the group itself first. `root` is the file system's root (a folder in
     tests)."""
     try:
-        memberships = (root / "proc/self/cgroup").read_text().splitlines()
+        memberships = os.fsdecode((root / "proc/self/cgroup").read_bytes()).splitlines()
     except OSError:
         return []
     files = []

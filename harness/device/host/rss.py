@@ -72,7 +72,7 @@ class PeakRss:
 def status_bytes(field: str, path: Path = Path("/proc/self/status")) -> int | None:
     """Return a memory field of /proc/self/status ("VmHWM", "VmData", …) in bytes; None if it is missing."""
     try:
-        text = path.read_text()
+        text = path.read_text(errors="replace")  # The name of the process is any bytes.
     except OSError:
         return None
     for line in text.splitlines():
