@@ -158,10 +158,13 @@ class Attachment:
         return self._guard.is_claimed_by(thread)
 
     def end(self, error: BaseException | None) -> None:
-        """Record the end of the script, also of one that has not imported torch."""
+        """Record the end of the script, also of one that has not imported torch, or without a session
+        because it could not be opened."""
         if self._session is None:
             self.attach()
-        if self._session is not None:
+        if self._session is None:
+            self.report_end(error)
+        else:
             self._session.end(error)
 
     def report_end(self, error: BaseException | None) -> None:
@@ -169,7 +172,7 @@ class Attachment:
         session could not be recorded."""
         signs = self._alive.signs
         if not signs.has_outcome:
-            ending = ending_of(error, 0)
+            ending = ending_of(error, 0, self._guard.message)
             state = RunState.OUT_OF_MEMORY if isinstance(error, MemoryError) else ending.state
             signs.set_outcome(state, ending.message or type(error).__name__)
 

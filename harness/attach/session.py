@@ -86,6 +86,7 @@ class Session:
         """`end_heartbeat` is called once the watch is open, which beats by itself; `member` is this process
         among the ranks of the run."""
         self._guard = guard
+        self.watch: Watch | None = None
         guard.report = self._report
         self._searches = 0
         self._called: list[nn.Module] = []
@@ -102,7 +103,6 @@ class Session:
         self._cpu.begin_memory()
         self.inbox = Inbox() if member is None else member.inbox
         self._record = ScriptRecord(folder, files, self.inbox, member, end_heartbeat)
-        self.watch: Watch | None = None
         self.remarks = Remarks(guard)
         self.plain = PlainStep(guard)
         self._entries = StepEntries(guard, self, self.plain)

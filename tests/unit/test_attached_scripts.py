@@ -8,8 +8,14 @@ import torch
 from torch import nn
 
 from harness.attach import evaluations
+from harness.attach.launch import attaching
+from harness.device.cpu.device import CpuDevice
 from harness.records.run import RunState
+from harness.store.home import Home
+from harness.store.vital_signs import read_vital_signs
 from tests.attach_factories import SCRIPTS, ran, ran_watched, recorded, steps_of
+from tests.script_factories import an_origin
+from tests.train_factories import raising
 
 # Lightning's own, with this torch.
 LIGHTNING_MARKS = (
@@ -84,3 +90,18 @@ def test_the_first_forward_phase_ends_where_the_model_returns(tmp_path: Path) ->
     for row, one_ns in zip(log.steps, between_ns, strict=True):
         phases_ns = row.data_wait_ns + row.h2d_ns + row.forward_ns + row.backward_ns + row.optimizer_ns
         assert row.step_ns - phases_ns >= one_ns
+
+
+def test_a_script_whose_session_cannot_be_opened_goes_on_and_its_run_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CpuDevice, "open", raising(ValueError("no memory figures")))
+    folder = Home(tmp_path).create_for_script(None, an_origin(), 0)
+    with attaching(folder, {}) as attachment:
+        attachment.attach()
+        assert attachment.session is None
+        attachment.end(None)
+    signs = read_vital_signs(folder.alive)
+    assert signs is not None
+    assert signs.state == RunState.FINISHED
+    assert "ValueError: no memory figures; the script goes on without Stepscope." in signs.message
