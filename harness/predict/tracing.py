@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, UntypedStorage, nn
+from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
@@ -20,6 +20,7 @@ from harness.predict.question import Question
 from harness.predict.recurrent import fuse_recurrent
 from harness.predict.scratch import KernelRun, Scratch
 from harness.predict.shapes import ShapeSource, open_shape_loader
+from harness.predict.trace_log import Birth, PhaseStart, TraceLog
 from harness.records.memory import MemoryCategory
 from harness.records.run import AmpMode, DeviceFacts, DeviceKind
 from harness.settings import Settings
@@ -32,24 +33,6 @@ from harness.train.workload import Workload
 STEPS = 2
 # torch caches the result of each operator for each shape without a bound: some kilobytes each.
 _MOST_SHAPES = 50_000
-# Of memory that grows during a phase.
-_PARTS = 16
-
-
-class Birth(NamedTuple):
-    """The origin of a storage: the index of the phase in `Trace.phases`, and the path of the module during
-    whose forward pass it was allocated; None outside of one."""
-
-    size_bytes: int
-    phase: int
-    module: str | None
-
-
-class PhaseStart(NamedTuple):
-    """A phase begins at `event`, an index into `Trace.events`."""
-
-    name: str
-    event: int
 
 
 class Trace(NamedTuple):
@@ -96,47 +79,6 @@ class TracedDevice:
         """Do nothing: there is no cache."""
 
 
-class _Log:
-    """Records the events of the storage watch."""
-
-    def __init__(self) -> None:
-        self.births: list[Birth] = []
-        self.events: list[int] = []
-        self.phases = [PhaseStart("building", 0)]
-        self.modules: list[str] = []
-
-    def born(self, _storage: UntypedStorage | None, size_bytes: int, _function: OpOverload | None) -> int:
-        number = len(self.births)
-        module = self.modules[-1] if self.modules else None
-        self.births.append(Birth(size_bytes, len(self.phases) - 1, module))
-        self.events.append(number)
-        return number
-
-    def died(self, number: int) -> None:
-        self.events.append(~number)
-
-    @property
-    def is_building(self) -> bool:
-        """True before the first step."""
-        return len(self.phases) == 1
-
-    def spread(self, size_bytes: int) -> list[int]:
-        """Add memory that grew evenly during the current phase; return the numbers of its parts."""
-        begin, end = self.phases[-1].event, len(self.events)
-        numbers = [self.born(None, size_bytes // _PARTS, None) for _ in range(_PARTS)]
-        del self.events[end:]
-        for part, number in reversed(list(enumerate(numbers, start=1))):
-            self.events.insert(begin + (end - begin) * part // _PARTS, number)
-        return numbers
-
-    def living(self) -> int:
-        """Return the number of storages that have not died."""
-        return 2 * len(self.births) - len(self.events)
-
-    def begin(self, phase: str) -> None:
-        self.phases.append(PhaseStart(phase, len(self.events)))
-
-
 class _Owners:
     """Attributes storages to categories and modules."""
 
@@ -180,7 +122,7 @@ class _Owners:
 class _Watch(StorageWatch[int]):
     """Tracks storages, adds the kernels' own memory, and returns values where fake tensors cannot."""
 
-    def __init__(self, log: _Log, scratch: Scratch) -> None:
+    def __init__(self, log: TraceLog, scratch: Scratch) -> None:
         super().__init__(log.born, log.died)
         self._log = log
         self._scratch = scratch
@@ -242,7 +184,7 @@ class _Stage(NamedTuple):
     workload: Workload
     network: LossModel
     watch: _Watch
-    log: _Log
+    log: TraceLog
     scratch: Scratch
 
 
@@ -283,7 +225,7 @@ def trace_kernels(question: Question) -> Sequence[KernelRun]:
 @contextmanager
 def _stage(question: Question) -> Iterator[_Stage]:
     """Build the model of `question`, and have all operators until the end of the context traced."""
-    log = _Log()
+    log = TraceLog()
     scratch = Scratch(
         question,
         lambda size_bytes: log.born(None, size_bytes, None),
@@ -334,7 +276,7 @@ def _as_on_target(question: Question) -> Settings:
     return change(question.settings, changes)
 
 
-def _step(workload: Workload, log: _Log, owners: _Owners, scratch: Scratch) -> None:
+def _step(workload: Workload, log: TraceLog, owners: _Owners, scratch: Scratch) -> None:
     """Take one step as `harness.train.loop.train` does, with the same references from phase to phase."""
     last = _pass_micro_batches(workload, log, owners, scratch)
     owners.take_gradients()
@@ -346,7 +288,7 @@ def _step(workload: Workload, log: _Log, owners: _Owners, scratch: Scratch) -> N
 
 
 def _pass_micro_batches(
-    workload: Workload, log: _Log, owners: _Owners, scratch: Scratch
+    workload: Workload, log: TraceLog, owners: _Owners, scratch: Scratch
 ) -> tuple[object, ...]:
     """Pass each batch of a step forward and backward. Return what the loop has of the last one."""
     for _ in range(workload.micro_batches):
