@@ -12,7 +12,6 @@ from harness.watch.boundary import TRANSITION_STEPS, WARM_UP_STEPS
 from harness.watch.controller import expire
 from harness.watch.inbox import Inbox
 from harness.watch.live_settings import CAP_AFTER_STEPS
-from harness.watch.steps import Steps
 from tests.train_factories import Clock, Watched, a_command, a_device, raising
 
 SETTLED = WARM_UP_STEPS + 1
@@ -171,13 +170,6 @@ def test_several_commands_between_two_steps_are_carried_out_in_order(bench: Benc
     assert bench.workload.settings.batch_size == 16
 
 
-@pytest.mark.parametrize(("most", "message"), [(1, "Took its one step."), (3, "Took all 3 steps.")])
-def test_the_run_finishes_after_its_steps(most: int, message: str) -> None:
-    bench = Bench(max_steps=most)
-    assert [bench.controller.proceed(step) for step in range(1, most + 2)] == [True] * most + [False]
-    assert bench.controller.outcome == (RunState.FINISHED, message)
-
-
 def test_the_limit_of_steps_moves_while_the_run_goes_on() -> None:
     bench = Bench(max_steps=10)
     assert bench.set(step=10, max_steps=None)
@@ -190,31 +182,6 @@ def test_a_limit_below_the_steps_already_taken_ends_the_run(bench: Bench) -> Non
     assert not bench.set(step=500, max_steps=10)
     assert bench.answer[0] == CommandState.APPLIED
     assert bench.controller.outcome == (RunState.FINISHED, "Took 499 steps; the limit is 10.")
-
-
-def test_the_run_finishes_after_its_time_counted_from_its_first_step() -> None:
-    bench = Bench(max_seconds=2.5)
-    bench.clock.now_ns = 2_499_999_999
-    assert bench.controller.proceed(1)
-    bench.clock.now_ns = 2_500_000_000
-    assert not bench.controller.proceed(2)
-    assert bench.controller.outcome == (RunState.FINISHED, "Reached the limit of 2.5 s.")
-
-
-def test_a_run_that_ranks_end_together_goes_on_after_its_time_is_reported_once() -> None:
-    messages: list[str] = []
-    bench = Bench(max_seconds=2.5)
-    steps = Steps(bench.instruments, bench.workload, end_in_time=messages.append)
-    bench.clock.now_ns = 2_500_000_000
-    assert [steps.proceed(step) for step in (1, 2, 3)] == [True] * 3
-    assert messages == ["Reached the limit of 2.5 s."]
-    assert steps.outcome is None
-
-
-def test_time_spent_building_the_model_does_not_count() -> None:
-    bench = Bench(max_seconds=1)
-    bench.clock.now_ns = 10**12
-    assert Steps(bench.instruments, bench.workload).proceed(1)
 
 
 def test_a_stop_ends_the_run_before_the_next_step(bench: Bench) -> None:
