@@ -60,6 +60,8 @@ def sizes_of(inputs: Any) -> tuple[int | None, int | None]:
     samples of a vector of floats are unknown, see `is_vector_of_floats`."""
     tensor = inputs[0] if type(inputs) is tuple and inputs else None
     if type(tensor) is Tensor and (shape := tensor.shape):  # Nearly always, so without a further call.
+        if len(inputs) > 1 and _is_sequence_first(tensor, inputs[1]):
+            return shape[1], _tokens_in(tensor)
         if len(shape) == 3 and len(inputs) > 1 and _is_state(tensor, inputs[1]):
             tensor = inputs[1]
         elif len(shape) != 2 or tensor.dtype.is_floating_point:
@@ -79,6 +81,20 @@ def _is_state(first: Tensor, second: Any) -> bool:
         return False
     is_batch = second.dim() == 3 or (second.dim() == 2 and second.dtype in _TOKEN_TYPES)
     return is_batch and first.shape[0] != first.shape[1] == second.shape[0] != second.shape[1]
+
+
+def _is_sequence_first(first: Tensor, second: Any) -> bool:
+    """Return whether `first` is (sequence, batch) of token ids, or (sequence, batch, features), because
+    `second` is the hidden state of recurrent layers, (layers, batch, features), or has some. A tensor with
+    one layer may as well be an embedding of positions, and one with two equal dimensions a mask."""
+    if first.is_floating_point() if first.dim() == 2 else first.dim() != 3:
+        return False
+    state = first_tensor(second)
+    if state is None or state.dim() != 3 or not state.is_floating_point():
+        return False
+    if state is second and (state.shape[0] == 1 or state.shape[1] == state.shape[2]):
+        return False
+    return first.shape[0] != first.shape[1] == state.shape[1] and state.shape[0] != first.shape[0]
 
 
 def _tokens_in(tensor: Tensor | None) -> int | None:

@@ -1,4 +1,4 @@
-"""The small parts of the watch over a script: cycles of optimizers, imports, discovery, sizes, the launch."""
+"""The small parts of the watch over a script: cycles of optimizers, imports, discovery, the launch."""
 
 import gc
 import sys
@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from harness.attach.batches import samples_of, sizes_of, tokens_of
 from harness.attach.cycle import UpdateCycle
 from harness.attach.discovery import (
     ScriptModels,
@@ -235,50 +234,6 @@ def test_several_models_are_one_under_the_names_of_the_scripts_variables(
     assert isinstance(together, ScriptModels)
     assert dict(together.named_children()) == {"critic": first, "Linear_2": second}
     assert as_one_model([first]) is first
-
-
-@pytest.mark.parametrize(
-    ("batch", "samples", "tokens"),
-    [
-        (torch.zeros(4, 3), 4, None),
-        ((torch.zeros(4, 7, dtype=torch.long), torch.zeros(4)), 4, 28),
-        ({"id": "x", "input_ids": torch.zeros(2, 5, dtype=torch.long)}, 2, 10),
-        ([["a", "b"], torch.zeros(6, 1)], 6, None),
-        ("text", None, None),
-        (torch.tensor(1.0), None, None),
-        (None, None, None),
-    ],
-)
-def test_sizes_of_batches_of_any_structure(batch: object, samples: int | None, tokens: int | None) -> None:
-    assert (samples_of(batch), tokens_of(batch)) == (samples, tokens)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "sizes"),
-    [
-        ((torch.zeros(1, 6, 5), torch.zeros(6, 3, 7)), (6, None)),
-        ((torch.zeros(2, 6, 5), torch.zeros(6, 9, dtype=torch.long)), (6, 54)),
-        ((torch.zeros(4, 9, 5), torch.zeros(9, 9)), (4, None)),
-        ((torch.zeros(4, 9, 5), torch.zeros(9, 9, dtype=torch.long)), (4, None)),
-        ((torch.zeros(4, 9, 5), torch.zeros(9, 5)), (4, None)),
-        ((torch.zeros(4, 9, 5), torch.zeros(4, 9, 5)), (4, None)),
-        ((torch.zeros(4, 9, 5), None), (4, None)),
-    ],
-    ids=["state", "state and ids", "mask", "mask of integers", "positions", "two batches", "nothing"],
-)
-def test_a_hidden_state_before_the_batch_is_not_counted(
-    inputs: tuple[object, ...], sizes: tuple[int | None, int | None]
-) -> None:
-    assert sizes_of(inputs) == sizes
-
-
-@pytest.mark.parametrize(
-    ("inputs", "samples"), [((torch.zeros(4),), None), ((torch.zeros(4, dtype=torch.long),), 4)]
-)
-def test_a_vector_of_floats_may_be_one_sample_and_is_not_counted(
-    inputs: tuple[object, ...], samples: int | None
-) -> None:
-    assert sizes_of(inputs) == (samples, None)
 
 
 @pytest.fixture

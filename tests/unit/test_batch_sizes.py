@@ -1,0 +1,69 @@
+"""The sizes of a script's batches and of its models' inputs, by their shapes."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from harness.attach.batches import samples_of, sizes_of, tokens_of
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples", "tokens"),
+    [
+        (torch.zeros(4, 3), 4, None),
+        ((torch.zeros(4, 7, dtype=torch.long), torch.zeros(4)), 4, 28),
+        ({"id": "x", "input_ids": torch.zeros(2, 5, dtype=torch.long)}, 2, 10),
+        ([["a", "b"], torch.zeros(6, 1)], 6, None),
+        ("text", None, None),
+        (torch.tensor(1.0), None, None),
+        (None, None, None),
+    ],
+)
+def test_sizes_of_batches_of_any_structure(batch: object, samples: int | None, tokens: int | None) -> None:
+    assert (samples_of(batch), tokens_of(batch)) == (samples, tokens)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "sizes"),
+    [
+        ((torch.zeros(1, 6, 5), torch.zeros(6, 3, 7)), (6, None)),
+        ((torch.zeros(2, 6, 5), torch.zeros(6, 9, dtype=torch.long)), (6, 54)),
+        ((torch.zeros(4, 9, 5), torch.zeros(9, 9)), (4, None)),
+        ((torch.zeros(4, 9, 5), torch.zeros(9, 9, dtype=torch.long)), (4, None)),
+        ((torch.zeros(4, 9, 5), torch.zeros(9, 5)), (4, None)),
+        ((torch.zeros(4, 9, 5), torch.zeros(4, 9, 5)), (4, None)),
+        ((torch.zeros(4, 9, 5), None), (4, None)),
+    ],
+    ids=["state", "state and ids", "mask", "mask of integers", "positions", "two batches", "nothing"],
+)
+def test_a_hidden_state_before_the_batch_is_not_counted(
+    inputs: tuple[object, ...], sizes: tuple[int | None, int | None]
+) -> None:
+    assert sizes_of(inputs) == sizes
+
+
+@pytest.mark.parametrize(
+    ("inputs", "samples"),
+    [
+        ((torch.zeros(35, 8, dtype=torch.long), (torch.zeros(1, 8, 5), torch.zeros(1, 8, 5))), 8),
+        ((torch.zeros(35, 8, dtype=torch.long), torch.zeros(2, 8, 5)), 8),
+        ((torch.zeros(35, 8, 3), torch.zeros(2, 8, 5)), 8),
+        ((torch.zeros(8, 35, dtype=torch.long), torch.zeros(2, 8, 5)), 8),
+        ((torch.zeros(4, 9, dtype=torch.long), torch.zeros(1, 9, 5)), 4),
+        ((torch.zeros(4, 9, dtype=torch.long), torch.zeros(2, 9, 9)), 4),
+        ((torch.zeros(4, 9, dtype=torch.long), torch.zeros(4, 9, 5)), 4),
+    ],
+    ids=["pair of states", "state", "features", "batch first", "positions", "masks", "embeddings"],
+)
+def test_sequences_come_first_where_the_hidden_state_says_so(inputs: tuple[Any, ...], samples: int) -> None:
+    assert sizes_of(inputs)[0] == samples
+
+
+@pytest.mark.parametrize(
+    ("inputs", "samples"), [((torch.zeros(4),), None), ((torch.zeros(4, dtype=torch.long),), 4)]
+)
+def test_a_vector_of_floats_may_be_one_sample_and_is_not_counted(
+    inputs: tuple[object, ...], samples: int | None
+) -> None:
+    assert sizes_of(inputs) == (samples, None)
