@@ -228,10 +228,10 @@ class LoaderSwitch:
     def _refusal_without_loader(self, label: str) -> str:
         newest, count = self.newest(), len(self._training)
         if count:
-            return f"{label} changes where one loader feeds the training; {count} feed that of this script."
+            return f"{label} can change if one loader feeds the training; {count} feed that of this script."
         if newest is not None and (fixed := newest.fixed_because) is not None:
             return f"{label} cannot change in this script's loader: {fixed}."
-        return f"{label} changes in a torch.utils.data.DataLoader; none has fed a step of this script so far."
+        return f"{label} can change in a torch.utils.data.DataLoader; none has fed a step of this script yet."
 
     def apply(self, settings: Settings) -> str | None:
         """Put the loader's settings into effect; return a sentence about when, if not at once. Raises
