@@ -236,12 +236,14 @@ SCENARIOS = (
         "ends in order. A fault that passes loses no row. A log that cannot be begun is refused with a "
         "sentence.",
         _failing_writes,
+        is_long=True,
     ),
     Scenario(
         "full-disk",
         "The disk is full for a while, then freed",
         "Training goes on, and every step is in the log afterwards.",
         _full_disk,
+        is_long=True,
     ),
     Scenario(
         "full-disk-stop",

@@ -42,7 +42,9 @@ class Scenario:
     measure: "Callable[[Bench], Measurement]"
     """Brings the fault about and measures. Raises UnmeasurableError."""
     is_in_tests: bool = True
-    """Whether `make test` measures it, with few cases; the others take too long, or are tested elsewhere."""
+    """Whether a test measures it, with few cases; the others take too long, or are tested elsewhere."""
+    is_long: bool = False
+    """Whether that test is left to `make test-long`."""
 
 
 class Bench:

@@ -70,7 +70,7 @@ def page(rows: Sequence[Row], seed: int, took_s: float, commit: str) -> str:
         "# Reliability",
         "",
         "What is promised when something goes wrong, and what was measured. `make faults` writes this page:",
-        "it brings every fault about on real processes, files and signals. Its quick part is in `make test`.",
+        "it brings every fault about on real processes, files and signals. Its quick part is in the tests.",
         "",
         f"Measured on {_machine()}, {datetime.now(UTC):%Y-%m-%d}, at commit {commit}, seed {seed}, "
         f"in {took_s / 60:.0f} minutes at a load of {os.getloadavg()[2]:.0f}.",

@@ -17,7 +17,14 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield made
 
 
-@pytest.mark.parametrize("scenario", [pytest.param(one, id=one.name) for one in SCENARIOS if one.is_in_tests])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(one, id=one.name, marks=[pytest.mark.long] if one.is_long else [])
+        for one in SCENARIOS
+        if one.is_in_tests
+    ],
+)
 def test_the_promise_holds(scenario: Scenario, bench: Bench) -> None:
     row = measure(scenario, bench)
     assert not row.broken, row.line

@@ -113,11 +113,13 @@ UNREADABLE = {
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_no_spoiled_run_hides_another_and_each_can_be_deleted(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
+    every: int, bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = bench.fresh()
-    folders = {case: RunFolder(one.path.with_name(f"evil-{at}")) for at, case in enumerate(CASES)}
+    cases = [*CASES][::every]
+    folders = {case: RunFolder(one.path.with_name(f"evil-{at}")) for at, case in enumerate(cases)}
     for case, folder in folders.items():
         shutil.copytree(one.path, folder.path)
         CASES[case](folder)
