@@ -76,6 +76,32 @@ def disabled_reason(view: RunView) -> str | None:
     return None
 
 
+def command_button(
+    place: str,
+    label: str,
+    icon: str,
+    purpose: str,
+    reason: str | None,
+    send: Callable[[str], None],
+    *,
+    is_primary: bool = False,
+) -> None:
+    """Draw the button at `place` that sends a command once, however late a second click arrives. `purpose` is
+    its help, or `reason` if it is disabled; `send` takes the key of the button, see `state.command_key`."""
+    key = state.command_key(place)
+    with st.container(width="content", key=place):
+        st.button(
+            label,
+            key=key,
+            type="primary" if is_primary else "secondary",
+            icon=icon,
+            disabled=reason is not None,
+            help=plain(reason or purpose),
+            on_click=send,
+            args=(key,),
+        )
+
+
 def unmeasurable_reason(view: RunView) -> str | None:
     """Return why the run takes no measurements; None if it does."""
     return disabled_reason(view) or (NO_MEASUREMENT if view.has_ranks else None)
@@ -182,17 +208,14 @@ def _empty_cache(view: RunView, values: Mapping[str, Any], over: str | None) -> 
     reason = over or _cannot(view, "empty_cache_every")
     every = int(values["empty_cache_every"])
     with st.container(horizontal=True, gap="xxsmall", width="content", vertical_alignment="center"):
-        key = state.command_key("empty_cache")
-        with st.container(width="content", key="empty_cache"):
-            st.button(
-                "empty_cache()",
-                key=key,
-                icon=":material/cleaning_services:",
-                disabled=reason is not None,
-                help=plain(reason or "Releases cached memory now, between two steps."),
-                on_click=send_click,
-                args=(view.folder, CommandKind.EMPTY_CACHE, key),
-            )
+        command_button(
+            "empty_cache",
+            "empty_cache()",
+            ":material/cleaning_services:",
+            "Releases cached memory now, between two steps.",
+            reason,
+            partial(send_click, view.folder, CommandKind.EMPTY_CACHE),
+        )
         with st.popover(
             f"every {every:,}" if every else "every…", key="empty_cache_popover", disabled=reason is not None
         ):

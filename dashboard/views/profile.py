@@ -1,13 +1,14 @@
 """The profile section: a request for a profile of the next steps, and the profiles of the run."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import streamlit as st
 
 from dashboard import state
 from dashboard.commands import request_profile
 from dashboard.components import plain
-from dashboard.controls import disabled_reason
+from dashboard.controls import command_button, disabled_reason
 from dashboard.data import profiles as profile_data
 from dashboard.data import runs as run_data
 from dashboard.data.profiles import DEFAULT_STEPS, MOST_STEPS, ProfileRequest
@@ -69,18 +70,15 @@ def _bar(view: RunView, request: ProfileRequest | None) -> None:
             _answer(request)
         st.space("stretch")
         _options(reason)
-        key = state.command_key("profile_now")
-        with st.container(width="content", key="profile_now"):
-            st.button(
-                "Profile now",
-                key=key,
-                type="primary",
-                icon=":material/timer:",
-                disabled=reason is not None or waits,
-                help=plain(reason or ("A profile is in progress." if waits else "Records the next steps.")),
-                on_click=request_profile,
-                args=(view.folder, key),
-            )
+        command_button(
+            "profile_now",
+            "Profile now",
+            ":material/timer:",
+            "Records the next steps.",
+            reason or ("A profile is in progress." if waits else None),
+            partial(request_profile, view.folder),
+            is_primary=True,
+        )
 
 
 def _options(reason: str | None) -> None:

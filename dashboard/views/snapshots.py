@@ -1,14 +1,14 @@
 """Memory snapshots: the request, live allocations, a comparison of two, and the raw file."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import streamlit as st
 
-from dashboard import state
 from dashboard.charts import allocations
 from dashboard.commands import send_click
 from dashboard.components import COUNT_FORMAT, MIB_FORMAT, PERCENT_FORMAT, plain, table
-from dashboard.controls import disabled_reason
+from dashboard.controls import command_button, disabled_reason
 from dashboard.data import changes as change_data
 from dashboard.data import memory as memory_data
 from dashboard.data.runs import RunView
@@ -74,20 +74,14 @@ def snapshots(view: RunView, snapshot_rows: Sequence[SnapshotRow]) -> None:
         )
         _last_request(view)
         st.space("stretch")
-        reason = disabled_reason(view)
-        key = state.command_key("snapshot")
-        with st.container(width="content", key="snapshot"):
-            st.button(
-                "Snapshot now",
-                key=key,
-                icon=":material/photo_camera:",
-                disabled=reason is not None,
-                help=plain(
-                    reason or "Records the allocations of the next steps and lists those still alive."
-                ),
-                on_click=send_click,
-                args=(view.folder, CommandKind.SNAPSHOT, key),
-            )
+        command_button(
+            "snapshot",
+            "Snapshot now",
+            ":material/photo_camera:",
+            "Records the allocations of the next steps and lists those still alive.",
+            disabled_reason(view),
+            partial(send_click, view.folder, CommandKind.SNAPSHOT),
+        )
     choices = [row for row in snapshot_rows if row.reason != SnapshotReason.START or row.sites]
     if not choices:
         st.caption("No snapshot of this run.")

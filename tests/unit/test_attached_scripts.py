@@ -92,7 +92,7 @@ def test_the_first_forward_phase_ends_where_the_model_returns(tmp_path: Path) ->
         assert row.step_ns - phases_ns >= one_ns
 
 
-def test_a_script_whose_session_cannot_be_opened_goes_on_and_its_run_says_why(
+def test_a_script_goes_on_if_its_session_cannot_be_opened_and_its_run_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CpuDevice, "open", raising(ValueError("no memory figures")))

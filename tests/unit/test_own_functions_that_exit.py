@@ -23,7 +23,7 @@ def own_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_model_whose_function_exits_is_one_sentence(own_file: Path) -> None:
+def test_the_exit_of_a_function_of_a_model_is_one_sentence(own_file: Path) -> None:
     settings = resolve({"model": f"{own_file}:function", "data": DATA, "device": "cpu"})
     sentence = "exits.py:function exits with 'no weights'; let it return, or raise an error with the reason."
     with pytest.raises(SettingError) as raised:
@@ -32,7 +32,7 @@ def test_a_model_whose_function_exits_is_one_sentence(own_file: Path) -> None:
     assert predict(Question.of(settings, Target(DeviceKind.CPU, "the CPU")), None) == Impossible(sentence)
 
 
-def test_a_dataset_whose_function_exits_is_one_sentence(own_file: Path) -> None:
+def test_the_exit_of_a_function_of_a_dataset_is_one_sentence(own_file: Path) -> None:
     settings = resolve({"model": f"{own_file}:function", "data": f"{own_file}:function", "device": "cpu"})
     with pytest.raises(SettingError, match="function exits with 'no weights'; ") as raised:
         shape_of(settings)
