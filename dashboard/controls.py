@@ -82,12 +82,12 @@ def command_button(
     icon: str,
     purpose: str,
     reason: str | None,
-    send: Callable[[str], None],
+    on_click: Callable[[str], None],
     *,
     is_primary: bool = False,
 ) -> None:
     """Draw the button at `place` that sends a command once, however late a second click arrives. `purpose` is
-    its help, or `reason` if it is disabled; `send` takes the key of the button, see `state.command_key`."""
+    its help, or `reason` if it is disabled; `on_click` takes the button's key, see `state.command_key`."""
     key = state.command_key(place)
     with st.container(width="content", key=place):
         st.button(
@@ -97,7 +97,7 @@ def command_button(
             icon=icon,
             disabled=reason is not None,
             help=plain(reason or purpose),
-            on_click=send,
+            on_click=on_click,
             args=(key,),
         )
 
@@ -214,7 +214,7 @@ def _empty_cache(view: RunView, values: Mapping[str, Any], over: str | None) -> 
             ":material/cleaning_services:",
             "Releases cached memory now, between two steps.",
             reason,
-            partial(send_click, view.folder, CommandKind.EMPTY_CACHE),
+            on_click=partial(send_click, view.folder, CommandKind.EMPTY_CACHE),
         )
         with st.popover(
             f"every {every:,}" if every else "every…", key="empty_cache_popover", disabled=reason is not None

@@ -76,7 +76,7 @@ def _bar(view: RunView, request: ProfileRequest | None) -> None:
             ":material/timer:",
             "Records the next steps.",
             reason or ("A profile is in progress." if waits else None),
-            partial(request_profile, view.folder),
+            on_click=partial(request_profile, view.folder),
             is_primary=True,
         )
 

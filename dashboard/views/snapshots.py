@@ -80,7 +80,7 @@ def snapshots(view: RunView, snapshot_rows: Sequence[SnapshotRow]) -> None:
             ":material/photo_camera:",
             "Records the allocations of the next steps and lists those still alive.",
             disabled_reason(view),
-            partial(send_click, view.folder, CommandKind.SNAPSHOT),
+            on_click=partial(send_click, view.folder, CommandKind.SNAPSHOT),
         )
     choices = [row for row in snapshot_rows if row.reason != SnapshotReason.START or row.sites]
     if not choices:

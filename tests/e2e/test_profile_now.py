@@ -59,6 +59,7 @@ def test_a_click_tells_where_the_time_of_a_step_goes_and_keeps_a_trace(
     assert any("convolution" in event["name"] for event in trace["traceEvents"])
 
 
+@pytest.mark.long
 def test_what_is_typed_or_zoomed_into_survives_ticks(
     tab: Tab, going: RunFolder, dashboard: Dashboard
 ) -> None:

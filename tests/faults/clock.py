@@ -100,6 +100,7 @@ SCENARIOS = (
         "The run is never called ended, and is called running again with the next heartbeat; times within "
         "a run do not depend on the wall clock.",
         _jumps,
+        is_long=True,
     ),
     Scenario(
         "reboot",
