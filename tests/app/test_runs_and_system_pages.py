@@ -239,6 +239,7 @@ def test_a_failed_examination_is_one_sentence(open_page: Open, fake_doctor_run: 
     assert "no answer" in open_page("system").error[0].value
 
 
+@pytest.mark.long
 def test_the_real_doctor_runs_in_a_child_process() -> None:
     doctor = DoctorRun()
     assert doctor.wait(60)

@@ -58,7 +58,8 @@ def test_a_run_outlives_its_dashboard_and_the_page_finds_back(
     expect(survivor.button("stop")).to_be_enabled()
 
 
-@pytest.mark.parametrize("wait_ms", [pytest.param(0, marks=pytest.mark.long), 60])
+@pytest.mark.long
+@pytest.mark.parametrize("wait_ms", [0, 60])
 def test_a_server_killed_in_mid_click_leaves_nothing_half_done(
     survivor: Tab, dashboard: Dashboard, run: RunFolder, wait_ms: int
 ) -> None:

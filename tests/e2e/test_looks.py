@@ -120,7 +120,9 @@ def test_an_ended_run_says_so_within_the_screen(tab: Tab, runs: dict[str, RunFol
     _expect_chart_within_screen(tab)
 
 
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize(
+    "path", [pytest.param("compare", marks=pytest.mark.long), *(path for path in PAGES if path != "compare")]
+)
 def test_a_page_fits_the_screen(tab: Tab, runs: dict[str, RunFolder], path: str) -> None:
     tab.open(path)
     tab.page.get_by_role("heading", name=PAGES[path], exact=True).wait_for()

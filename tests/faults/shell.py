@@ -133,6 +133,7 @@ SCENARIOS = (
         "stdin, stdout or stderr is closed, full, or a pipe that nobody reads",
         "Exit code 1 and one sentence where output is lost (0 for a pipe), and no traceback.",
         _streams,
+        is_long=True,
     ),
     Scenario(
         "closed-descriptors",

@@ -129,7 +129,7 @@ def test_a_link_that_is_silent_for_a_while_loses_nothing_and_repeats_nothing(rem
     remote.supervisor.stop(folder)
 
 
-@pytest.mark.parametrize("by_signal", [False, True])
+@pytest.mark.parametrize("by_signal", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_run_that_waits_for_a_node_says_so_and_can_be_stopped(
     remote: RemoteBench, monkeypatch: pytest.MonkeyPatch, by_signal: bool
 ) -> None:

@@ -83,9 +83,8 @@ def traced(**values: Any) -> Trace:
     return trace(Question(settings, DeviceKind.CPU, None))
 
 
-@pytest.mark.parametrize(
-    ("model", "accumulation"), [("rnn", 2), pytest.param("gru", 1, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("model", "accumulation"), [("rnn", 2), ("gru", 1)])
 def test_a_folded_trace_has_the_peak_of_the_whole_one(
     model: str, accumulation: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

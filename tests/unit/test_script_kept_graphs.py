@@ -36,13 +36,8 @@ while True:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA covers mappings on Linux only")
-@pytest.mark.parametrize(
-    ("mode", "phase"),
-    [
-        ("eval", OomPhase.EVALUATION),
-        pytest.param("train", OomPhase.FORWARD, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("mode", "phase"), [("eval", OomPhase.EVALUATION), ("train", OomPhase.FORWARD)])
 def test_the_report_blames_the_variable_that_keeps_the_graphs_of_an_evaluation(
     tmp_path: Path, mode: str, phase: OomPhase
 ) -> None:
