@@ -87,7 +87,8 @@ def _is_sequence_first(first: Tensor, second: Any) -> bool:
     """Return whether `first` is (sequence, batch) of token ids, or (sequence, batch, features), because
     `second` is the hidden state of recurrent layers, (layers, batch, features), or has some. A tensor with
     one layer may as well be an embedding of positions, and one with two equal dimensions a mask."""
-    if first.is_floating_point() if first.dim() == 2 else first.dim() != 3:
+    has_tokens = first.dim() == 2 and not first.is_floating_point()
+    if not has_tokens and first.dim() != 3:
         return False
     state = first_tensor(second)
     if state is None or state.dim() != 3 or not state.is_floating_point():

@@ -13,7 +13,7 @@ from pathlib import Path
 @contextmanager
 def keeping_files_open(locate: Callable[[], Path | None]) -> Iterator[None]:
     """Until the context ends, have `os.closerange` leave the files of the run open in this process. `locate`
-    returns the folder of the run; None when it was deleted. Without /proc it closes them."""
+    returns the folder of the run; None when it was deleted. If files cannot be listed it closes them."""
     pid, close_range = os.getpid(), os.closerange
 
     def close_others(first: int, end: int, /) -> None:
@@ -34,13 +34,18 @@ def keeping_files_open(locate: Callable[[], Path | None]) -> Iterator[None]:
 
 def _own_files(folder: Path | None) -> list[int]:
     """Return the descriptors of the run's folder and of the files in it, and of the process's memory figures,
-    in order."""
+    in order; none if they cannot be listed. Raises nothing: a script calls it."""
     figures, own = f"/proc/{os.getpid()}/statm", []
-    for link in Path("/proc/self/fd").glob("*"):
+    inside = None if folder is None else os.path.realpath(folder)
+    try:
+        numbers = os.listdir("/proc/self/fd")
+    except OSError:  # Without /proc, or a descriptor to list it with.
+        return []
+    for number in numbers:
         try:
-            target = Path(os.readlink(link))
+            target = os.readlink(f"/proc/self/fd/{number}")
         except OSError:  # It was the one of the listing itself.
             continue
-        if str(target) == figures or (folder is not None and target.is_relative_to(folder.resolve())):
-            own.append(int(link.name))
+        if target == figures or (inside is not None and Path(target).is_relative_to(inside)):
+            own.append(int(number))
     return sorted(own)
