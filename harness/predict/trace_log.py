@@ -25,7 +25,7 @@ class PhaseStart(NamedTuple):
     event: int
 
 
-class TraceLog:
+class StorageLog:
     """Records the events of the storage watch, and the phases.
 
     Attributes:

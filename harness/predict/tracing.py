@@ -20,7 +20,7 @@ from harness.predict.question import Question
 from harness.predict.recurrent import fuse_recurrent
 from harness.predict.scratch import KernelRun, Scratch
 from harness.predict.shapes import ShapeSource, open_shape_loader
-from harness.predict.trace_log import Birth, PhaseStart, TraceLog
+from harness.predict.trace_log import Birth, PhaseStart, StorageLog
 from harness.records.memory import MemoryCategory
 from harness.records.run import AmpMode, DeviceFacts, DeviceKind
 from harness.settings import Settings
@@ -122,7 +122,7 @@ class _Owners:
 class _Watch(StorageWatch[int]):
     """Tracks storages, adds the kernels' own memory, and returns values where fake tensors cannot."""
 
-    def __init__(self, log: TraceLog, scratch: Scratch) -> None:
+    def __init__(self, log: StorageLog, scratch: Scratch) -> None:
         super().__init__(log.born, log.died)
         self._log = log
         self._scratch = scratch
@@ -184,7 +184,7 @@ class _Stage(NamedTuple):
     workload: Workload
     network: LossModel
     watch: _Watch
-    log: TraceLog
+    log: StorageLog
     scratch: Scratch
 
 
@@ -225,7 +225,7 @@ def trace_kernels(question: Question) -> Sequence[KernelRun]:
 @contextmanager
 def _stage(question: Question) -> Iterator[_Stage]:
     """Build the model of `question`, and have all operators until the end of the context traced."""
-    log = TraceLog()
+    log = StorageLog()
     scratch = Scratch(
         question,
         lambda size_bytes: log.born(None, size_bytes, None),
@@ -276,7 +276,7 @@ def _as_on_target(question: Question) -> Settings:
     return change(question.settings, changes)
 
 
-def _step(workload: Workload, log: TraceLog, owners: _Owners, scratch: Scratch) -> None:
+def _step(workload: Workload, log: StorageLog, owners: _Owners, scratch: Scratch) -> None:
     """Take one step as `harness.train.loop.train` does, with the same references from phase to phase."""
     last = _pass_micro_batches(workload, log, owners, scratch)
     owners.take_gradients()
@@ -288,7 +288,7 @@ def _step(workload: Workload, log: TraceLog, owners: _Owners, scratch: Scratch) 
 
 
 def _pass_micro_batches(
-    workload: Workload, log: TraceLog, owners: _Owners, scratch: Scratch
+    workload: Workload, log: StorageLog, owners: _Owners, scratch: Scratch
 ) -> tuple[object, ...]:
     """Pass each batch of a step forward and backward. Return what the loop has of the last one."""
     for _ in range(workload.micro_batches):
