@@ -5,15 +5,13 @@ background.
 """
 
 import subprocess
-import sys
 import threading
 
 import streamlit as st
 
+from harness.device.doctor.child import DOCTOR_TIMEOUT_S, run_doctor
 from harness.device.doctor.report import DoctorReport, from_json
 from harness.errors import StepscopeError
-
-_TIMEOUT_S = 90.0
 
 
 class DoctorRun:
@@ -45,22 +43,12 @@ class DoctorRun:
         return self._done.wait(timeout_s)
 
     def _run(self) -> None:
-        command = [sys.executable, "-P", "-m", "harness", "doctor", "--json"]
         try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                stdin=subprocess.DEVNULL,
-                timeout=_TIMEOUT_S,
-                check=False,
-            )
+            done = run_doctor()
             self._report = from_json(done.stdout)
         except subprocess.TimeoutExpired:
-            self._problem = (
-                f"The doctor did not finish within {_TIMEOUT_S:.0f} s; run `stepscope doctor` in a shell."
-            )
+            limit = f"{DOCTOR_TIMEOUT_S:.0f} s"
+            self._problem = f"The doctor did not finish within {limit}; run `stepscope doctor` in a shell."
         except OSError as error:
             self._problem = f"The doctor could not be started: {error.strerror}."
         except StepscopeError:

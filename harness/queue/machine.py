@@ -1,14 +1,14 @@
 """The devices of this machine and their free memory, without importing torch."""
 
 import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import pynvml
 
 from harness.device.cpu.facts import cpu_facts
 from harness.device.cpu.heap import open_heap
+from harness.device.doctor.child import run_doctor
 from harness.device.doctor.report import from_json
 from harness.device.host.memory import read_host_memory
 from harness.device.nvml.driver import Nvml, NvmlUnavailableError
@@ -17,8 +17,6 @@ from harness.errors import StepscopeError
 from harness.queue.placing import QueueDevice
 from harness.records.run import DeviceFacts, DeviceKind
 
-_DOCTOR = (sys.executable, "-P", "-m", "harness", "doctor", "--json")
-_TIMEOUT_S = 90.0
 _GONE = "the driver does not list it any more"
 
 
@@ -30,21 +28,13 @@ class Machine(Protocol):
         ...
 
 
-def examine_devices(doctor: Sequence[str] = _DOCTOR) -> list[DeviceFacts]:
-    """Return the devices that torch can train on, from `doctor` in a child process if there may be a GPU:
+def examine_devices() -> list[DeviceFacts]:
+    """Return the devices that torch can train on, from the doctor in a child process if there may be a GPU:
     listing GPUs takes memory on them as long as the process lives. Raises StepscopeError."""
     if not any(may_exist(kind) for kind in (DeviceKind.CUDA, DeviceKind.XPU, DeviceKind.MPS)):
         return [cpu_facts(open_heap())]
     try:
-        done = subprocess.run(
-            doctor,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        done = run_doctor()
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StepscopeError(f"The devices could not be listed: {error}; see `stepscope doctor`.") from None
     return [report.facts for report in from_json(done.stdout).devices]

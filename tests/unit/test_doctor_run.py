@@ -26,7 +26,7 @@ def test_a_report_beside_lines_that_are_not_utf_8_is_read(
     assert run.wait(PATIENCE_S)
     assert (run.report, run.problem) == (DoctorReport((), ()), None)
     monkeypatch.setattr(machine, "may_exist", lambda _kind: True)
-    assert machine.examine_devices([sys.executable]) == []
+    assert machine.examine_devices() == []
 
 
 def test_an_error_that_is_not_utf_8_is_the_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
