@@ -3,6 +3,7 @@
 import fcntl
 import gc
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,3 +112,16 @@ def test_what_a_script_does_when_its_objects_are_freed_is_done_under_watch(tmp_p
     command = [sys.executable, "-m", "harness", "run", str(script)]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "freed\n"
+
+
+def test_a_script_closes_its_files_where_none_is_left_to_list_them_with(tmp_path: Path) -> None:
+    own = os.open(tmp_path, os.O_RDONLY)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with keeping_files_open(lambda: None):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            os.closerange(own, own + 1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(own)
