@@ -88,9 +88,9 @@ class AllocatorReading(NamedTuple):
 
     @property
     def limit_left_bytes(self) -> int | None:
-        """Bytes left on the CPU under the cap or the limit of the process, whichever is nearer; None without
-        either."""
-        limit_left = None if self.process_limit is None else self.process_limit.left_bytes
+        """Bytes available on the CPU under the cap or the limit of the process, whichever is nearer; None
+        without either."""
+        limit_left = None if self.process_limit is None else self.process_limit.available_bytes
         both = (self.cap_left_bytes, limit_left)
         return min((left for left in both if left is not None), default=None)
 

@@ -220,8 +220,16 @@ class ProcessLimit(NamedTuple):
     before_bytes: int
     # Of what the limit counts: Stepscope's reserve for a report on an out-of-memory error.
     reserve_bytes: int = 0
+    # Of what the limit counts: address space that malloc has set aside for other threads, which allocations
+    # of any thread use once the system refuses more.
+    set_aside_bytes: int = 0
 
     @property
     def left_bytes(self) -> int:
         """Bytes that remain under the limit; negative if it was set below the memory in use."""
         return self.limit_bytes - self.used_bytes
+
+    @property
+    def available_bytes(self) -> int:
+        """Bytes that small allocations can still take: those left, and those set aside."""
+        return self.left_bytes + self.set_aside_bytes

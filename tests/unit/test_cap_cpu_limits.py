@@ -111,6 +111,27 @@ limits.append(int(limit.option == "ulimit -v" and 0 < limit.before_bytes <= limi
     assert limits_of(script) == [60 * GIB, 1]
 
 
+def test_address_space_that_malloc_has_set_aside_for_a_thread_is_available() -> None:
+    script = """
+import threading
+resource.setrlimit(resource.RLIMIT_AS, (60 * GIB, INFINITY))
+set_aside = device.read_allocator().process_limit.set_aside_bytes
+
+def allocate():
+    kept = [bytes(1_000) for _ in range(1_000)]
+    limits.append(device.read_allocator().process_limit.set_aside_bytes - set_aside)
+
+thread = threading.Thread(target=allocate)
+thread.start()
+thread.join()
+reading = device.read_allocator()
+limits.append(reading.limit_left_bytes - reading.process_limit.left_bytes - set_aside)
+"""
+    while_it_runs, afterwards = limits_of(script)
+    assert 60 << 20 < while_it_runs < 64 << 20
+    assert 60 << 20 < afterwards < 64 << 20
+
+
 def test_the_memory_left_to_a_leak_is_that_under_the_nearer_of_cap_and_limit() -> None:
     script = """
 def note_left():

@@ -85,6 +85,16 @@ def test_the_reserve_for_the_report_is_a_part_of_its_own() -> None:
     assert "55.0 MiB outside the heap" in explain(facts).why
 
 
+def test_address_space_that_malloc_has_set_aside_is_a_part_of_its_own() -> None:
+    limit = LIMIT._replace(option="ulimit -v", reserve_bytes=8 * MIB, set_aside_bytes=20 * MIB)
+    facts = some_facts(DeviceKind.CPU, **LIMITED | {"process_limit": limit})
+    parts = dict(budget(facts))
+    assert parts["outside the heap: Python's pools, stacks, libraries' own mappings"] == 35 * MIB
+    assert parts["set aside by malloc for other threads: address space without memory"] == 20 * MIB
+    assert "20.0 MiB set aside by malloc for other threads" in explain(facts).why
+    assert facts.held.outside_bytes == 35 * MIB
+
+
 def test_a_loaders_worker_fills_the_limit_by_itself() -> None:
     unknown = dict.fromkeys(("allocated_bytes", "reserved_bytes", "free_bytes"))
     limit = ProcessLimit("ulimit -d", 600 * MIB, 600 * MIB, 0)
@@ -120,9 +130,12 @@ def test_the_numbers_of_the_sentence_sum_to_the_limit(
 
 @pytest.mark.parametrize("used_mib", [100, 380, 560, 599, 700])
 @pytest.mark.parametrize("allocated_mib", [0, 335, None])
-@pytest.mark.parametrize("reserve_mib", [0, 8])
-def test_the_parts_sum_to_the_limit(used_mib: int, allocated_mib: int | None, reserve_mib: int) -> None:
+@pytest.mark.parametrize(("reserve_mib", "set_aside_mib"), [(0, 0), (8, 0), (8, 64)])
+def test_the_parts_sum_to_the_limit(
+    used_mib: int, allocated_mib: int | None, reserve_mib: int, set_aside_mib: int
+) -> None:
     limit = LIMIT._replace(used_bytes=used_mib * MIB, reserve_bytes=reserve_mib * MIB)
+    limit = limit._replace(set_aside_bytes=set_aside_mib * MIB)
     values = LIMITED | {"process_limit": limit}
     values["allocated_bytes"] = None if allocated_mib is None else allocated_mib * MIB
     facts = some_facts(DeviceKind.CPU, **values)

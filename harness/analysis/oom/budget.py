@@ -21,6 +21,7 @@ _LEAST_EXCESS = 0.0005
 _DIGITS = 3
 
 _HOLES = "free in the heap, in pieces between live blocks"
+_SET_ASIDE = "set aside by malloc for other threads: address space without memory"
 _RELEASED = "in use at the failure, released before this reading (at least)"
 
 
@@ -184,9 +185,11 @@ def _covered(memory: MemoryAtFailure, outside: int) -> list[BudgetPart]:
     if memory.allocated_bytes is None:
         name = "in use by the run"
     reserve = min(outside, limit.reserve_bytes)
-    before = min(outside - reserve, limit.before_bytes)
+    set_aside = min(outside - reserve, limit.set_aside_bytes)
+    before = min(outside - reserve - set_aside, limit.before_bytes)
     return [
-        BudgetPart(name, outside - before - reserve),
+        BudgetPart(name, outside - before - reserve - set_aside),
+        BudgetPart(_SET_ASIDE, set_aside),
         BudgetPart("in use before the run: Python, libraries", before),
         BudgetPart("Stepscope's reserve for this report", reserve),
     ]

@@ -154,15 +154,15 @@ class MemoryAtFailure(NamedTuple):
 
     @property
     def outside_bytes(self) -> int | None:
-        """On the CPU: the run's memory outside of its heap, without Stepscope's reserve, that a cap or a
-        limit of the process covers, if that is the limit."""
+        """On the CPU: the run's memory outside of its heap, without Stepscope's reserve and what malloc has
+        set aside, that a cap or a limit of the process covers, if that is the limit."""
         limit_bytes, left_bytes = self.run_limit_bytes, self.limit_left_bytes
         if limit_bytes is None or left_bytes is None or self.reserved_bytes is None:
             return None
-        reserve = (
-            self.process_limit.reserve_bytes if self.process_limit is not None and self.is_limited else 0
-        )
-        return max(0, limit_bytes - left_bytes - self.reserved_bytes - reserve)
+        outside_bytes = limit_bytes - left_bytes - self.reserved_bytes
+        if self.process_limit is not None and self.is_limited:
+            outside_bytes -= self.process_limit.reserve_bytes + self.process_limit.set_aside_bytes
+        return max(0, outside_bytes)
 
     @property
     def limit_name(self) -> str:

@@ -4,12 +4,19 @@ The shell sets them with `ulimit -d` and `ulimit -v`, and a script may change it
 read anew whenever they are needed.
 """
 
+import re
 import resource
+from pathlib import Path
 from typing import NamedTuple
 
 from harness.device.host.reserve import RESERVE_BYTES, Reserve
 from harness.device.host.rss import status_bytes
 from harness.records.memory import ProcessLimit
+
+# glibc sets aside this much address space for each arena but the first, at a multiple of the same size.
+_ARENA_BYTES = 64 << 20
+# In /proc/self/maps: begin and end of a mapping without permissions and without a file.
+_INACCESSIBLE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ---p 0+ 00:00 0\s*$", re.MULTILINE)
 
 
 class ProcessSizes(NamedTuple):
@@ -18,13 +25,17 @@ class ProcessSizes(NamedTuple):
     # Private writable memory: the heap, Python's pools, stacks, libraries' own mappings. RLIMIT_DATA covers
     # it.
     data_bytes: int | None
-    # The whole address space, libraries and mapped files included. RLIMIT_AS covers it.
+    # The whole address space, libraries and mapped files included, without what malloc has set aside.
+    # RLIMIT_AS covers it.
     address_space_bytes: int | None
 
 
 def read_sizes() -> ProcessSizes:
     """Return the current sizes."""
-    return ProcessSizes(status_bytes("VmData"), status_bytes("VmSize"))
+    address_space_bytes = status_bytes("VmSize")
+    if address_space_bytes is not None:
+        address_space_bytes -= set_aside_by_malloc()
+    return ProcessSizes(status_bytes("VmData"), address_space_bytes)
 
 
 def soft_data_limit() -> int:
@@ -40,9 +51,9 @@ def read_process_limit(
     left of a `reserve` that was released for a report counts as used: the run did not have it."""
     address_space_limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     limits = []
-    for option, limit_bytes, field, before_bytes in (
-        ("ulimit -d", data_limit_bytes, "VmData", before.data_bytes),
-        ("ulimit -v", address_space_limit, "VmSize", before.address_space_bytes),
+    for option, limit_bytes, field, before_bytes, set_aside in (
+        ("ulimit -d", data_limit_bytes, "VmData", before.data_bytes, _nothing_set_aside),
+        ("ulimit -v", address_space_limit, "VmSize", before.address_space_bytes, set_aside_by_malloc),
     ):
         if limit_bytes == resource.RLIM_INFINITY:
             continue
@@ -52,5 +63,22 @@ def read_process_limit(
             if reserve is not None and reserve.is_released:
                 reserve_bytes = max(0, min(RESERVE_BYTES, limit_bytes - used_bytes))
                 used_bytes += reserve_bytes
-            limits.append(ProcessLimit(option, limit_bytes, used_bytes, before_bytes or 0, reserve_bytes))
-    return min(limits, key=lambda limit: limit.left_bytes, default=None)
+            sizes = (limit_bytes, used_bytes, before_bytes or 0, reserve_bytes, set_aside())
+            limits.append(ProcessLimit(option, *sizes))
+    return min(limits, key=lambda limit: limit.available_bytes, default=None)
+
+
+def set_aside_by_malloc(maps: Path = Path("/proc/self/maps")) -> int:
+    """Return the bytes of address space that glibc's arenas have set aside and not used yet: the inaccessible
+    rest of each heap of an arena, as far as `maps` shows it."""
+    try:
+        text = maps.read_bytes()
+    except OSError:
+        return 0
+    places = ((int(begin, 16), int(end, 16)) for begin, end in _INACCESSIBLE.findall(text))
+    return sum(end - begin for begin, end in places if end % _ARENA_BYTES == 0 and end - begin < _ARENA_BYTES)
+
+
+def _nothing_set_aside() -> int:
+    """RLIMIT_DATA counts writable memory alone."""
+    return 0
