@@ -113,7 +113,7 @@ class StepEntries:
         """A batch arrived in a step that is not plain."""
         observation = self.observation
         if observation is not None:
-            observation.loaders.delivered(batches)
+            observation.feeding.delivered(batches)
             if self.guard.is_on and not observation.is_loading:
                 drawn = batches.drawn_last
                 samples = self.count_samples(batches, batch) if drawn is None else len(drawn[-1])

@@ -16,7 +16,7 @@ from harness.attach.manual import ManualUpdates
 from harness.attach.missed_models import MissedModels
 from harness.attach.numbering import StepUnderWay
 from harness.attach.passes import LoaderPass
-from harness.attach.recording import Availability, record_loader
+from harness.attach.recording import ScriptRecords
 from harness.attach.step_sizes import FIRST_STEPS, ONE_SAMPLE, StepSizes
 from harness.attach.switches import ScriptSwitches
 from harness.attach.tracker import StepTracker
@@ -40,10 +40,11 @@ class Observation:
         raises_stop: whether the end of the run is raised in the script, as ScriptStopped.
         tracker: the phases of the step under way.
         calls, loaders, autocast, rates: of the script, for its entry points; `rates` has their factor.
+        feeding: finds the loaders that feed the training.
         cycle, manual: decide where a step ends; manual is None where optimizers decide.
         is_discovering: whether models are to be searched for after the next update.
         missed: the models that are followed, but not called.
-        availability: writes down which settings the script cannot change.
+        records: writes down what becomes known of the script.
         step: the number of the step under way.
         model_id: the id of the first model of the newest step, if it was not a plain one.
         has_ended: whether the run is to end.
@@ -67,11 +68,11 @@ class Observation:
         """`live` changes the settings of `switches`; `find_models` searches for models and ends
         `is_discovering`; `clears_gradients` is whether the script has called `zero_grad` of a model."""
         self.training, self.steps = training, steps
-        self._context, self._inbox, self._switches, self._live = context, inbox, switches, live
+        self._context, self._inbox, self._switches = context, inbox, switches
         self.calls, self.loaders, self.autocast = training.calls, switches.loaders, switches.autocast
-        self.rates = switches.rates
+        self.rates, self.feeding = switches.rates, switches.loaders.feeding
         self.is_discovering, self.missed, self._find_models = True, MissedModels(), find_models
-        self.availability = Availability(context, switches)
+        self.records = ScriptRecords(context, switches, live, steps.boundary.unsettle)
         self._copies = copies = context.device.torch_device.type != "cpu"
         self._evaluations = Evaluations(context, steps.memory)
         self.tracker = tracker = StepTracker(steps.timer, copies=copies, left_out=self._evaluations.left_out)
@@ -81,7 +82,7 @@ class Observation:
         self.manual = ManualUpdates(clears_gradients) if not training.optimizers else None
         self.updates, self.step, self.under_way = 0, 1, under_way
         self.raises_stop, self._has_raised_stop = True, False
-        self.is_loading, self._has_loss, self.sizes = False, False, StepSizes(self.loaders)
+        self.is_loading, self._has_loss, self.sizes = False, False, StepSizes(self.feeding)
         self._scaled: tuple[Any, Any] = (None, None)
         self.model_id: int | None = None
         # Whether the update that is still within another call ends the step; None without one.
@@ -103,7 +104,7 @@ class Observation:
         is_called = self.sizes.inputs is not None and not self._has_loss
         is_trained = self.under_way.has_trained and self.sizes.leader is not None
         is_unused = self.tracker.has_batch and not is_trained and self.step > FIRST_STEPS
-        if (is_called or is_unused) and self.loaders.leave_out_prior(source, self.step, is_called=is_called):
+        if (is_called or is_unused) and self.feeding.leave_out_prior(source, self.step, is_called=is_called):
             self._mark_evaluation()
             if is_unused:  # Gradients of an attack on the model, in evaluation mode, are of no step.
                 self._has_loss = self.under_way.has_trained = False
@@ -129,12 +130,12 @@ class Observation:
         if self.tracker.has_batch:
             self._mark_evaluation()
         elif self._untrained_calls.add():
-            self.loaders.has_evaluated = True
+            self.feeding.has_evaluated = True
             self.leave_plain_step()
             self.tracker.has_evaluated |= self._untrained_calls.are_between_steps
 
     def _mark_evaluation(self) -> None:
-        self.tracker.has_evaluated = self.loaders.has_evaluated = True
+        self.tracker.has_evaluated = self.feeding.has_evaluated = True
         self.under_way.forward_began(is_training=False)
 
     def batch_missed(self, has_failed: bool = False) -> None:
@@ -148,13 +149,13 @@ class Observation:
         """A model is called."""
         if self.under_way.is_plain:
             self.leave_plain_step()
-        has_gradients, loaders, sizes = is_grad_enabled(), self.loaders, self.sizes
+        has_gradients, feeding, sizes = is_grad_enabled(), self.feeding, self.sizes
         if not (is_training := has_gradients and model.training):
-            loaders.has_evaluated = True
+            feeding.has_evaluated = True
             self._untrained_calls.add()
-        elif loaders.has_evaluated:
+        elif feeding.has_evaluated:
             is_fitting, untrained = sizes.fit(inputs), self._untrained_calls
-            if loaders.leave_out_evaluated(self.step, is_fitting=is_fitting) or untrained.are_evaluation:
+            if feeding.leave_out_evaluated(self.step, is_fitting=is_fitting) or untrained.are_evaluation:
                 self.tracker.leave_out()
         if self.manual is not None and self.manual.model_called(is_evaluating=not model.training):
             self._end_step()
@@ -194,12 +195,12 @@ class Observation:
             self.leave_plain_step()
         if self.manual is not None and self.manual.were_cleared():
             self.gradients_cleared()
-        self.loaders.has_evaluated = False
+        self.feeding.has_evaluated = False
         (scaled, unscaled), self._scaled = self._scaled, (None, None)
         if loss is not None and (not loss.dim() or loss.numel() == 1):
             value = (unscaled if scaled is loss else loss).detach()
             self.training.loss = value.reshape(()) if value.dim() else value
-            self._has_loss = value.is_cpu or self._copies or self.availability.reads_loss(value.device)
+            self._has_loss = value.is_cpu or self._copies or self.records.reads_loss(value.device)
         self._gradients_begin()
 
     def _gradients_begin(self) -> None:
@@ -302,11 +303,11 @@ class Observation:
         """The script has ended: write down what it did after its last step."""
         self.leave_plain_step()
         self.missed.close()
-        passes = self.loaders.recent  # Kept alive here, as the script may have dropped their loader.
+        passes = self.feeding.recent  # Kept alive here, as the script may have dropped their loader.
         if self.manual is not None and self.manual.has_gradients:
             self._record_step()
         elif not self.under_way.has_trained:
-            self.tracker.has_evaluated |= self.tracker.has_batch and not (passes or self.loaders.is_dry)
+            self.tracker.has_evaluated |= self.tracker.has_batch and not (passes or self.feeding.is_dry)
         elif passes and not self.tracker.has_evaluated:
             self._record_news(self.step - 1)  # It may be the first step with another loader.
         if self.tracker.has_evaluated:
@@ -316,8 +317,8 @@ class Observation:
 
     def _end_step(self) -> None:
         """End the step. Raises ScriptStopped where the run is to end."""
-        step, loaders, recent = self._record_step(), self.loaders, self.loaders.recent
-        is_plain = loaders.is_settled and len(recent) == 1 and recent[0] is loaders.newest()
+        step, feeding, recent = self._record_step(), self.feeding, self.feeding.recent
+        is_plain = feeding.is_settled and len(recent) == 1 and recent[0] is feeding.newest()
         if is_plain and not self.autocast.has_news:
             recent.clear()  # The same loader as ever feeds the training.
         else:
@@ -381,16 +382,9 @@ class Observation:
 
     def _record_news(self, step: int) -> None:
         """Write down what became known of the script's loader and autocast after `step`."""
-        switches, loaders = self._switches, self.loaders
-        is_evaluated = self.manual is not None and loaders.has_evaluated and loaders.has_fed
-        earlier = loaders.step_ended(step, is_ended_by_evaluation=is_evaluated)
-        if earlier is None and not switches.autocast.has_news:
-            return
-        if earlier is not None and record_loader(self._context, switches, step + 1, earlier):
-            self.steps.boundary.unsettle(step + 1)
-        if switches.autocast.has_news and (values := switches.found_values()):
-            self._live.impose(values, step + 1, switches.autocast.why)
-        self.availability.update()
+        is_evaluated = self.manual is not None and self.feeding.has_evaluated and self.feeding.has_fed
+        earlier = self.loaders.step_ended(step, is_ended_by_evaluation=is_evaluated)
+        self.records.step_ended(step, earlier)
 
     def _resume(self, step: int) -> None:
         """Go on after a stop that the script caught: a Ctrl-C would raise once, too."""

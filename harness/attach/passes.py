@@ -11,7 +11,7 @@ from typing import Any
 from weakref import ref
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from harness.attach.batches import batch_axis, first_tensor, is_vector_of_floats, samples_of
@@ -29,6 +29,15 @@ from harness.attach.loader_values import (
 )
 from harness.attach.places import Place
 from harness.attach.reasons import reason_of
+from harness.attach.torch_iterator import (
+    index_stream,
+    keeps_order,
+    loaded_ahead,
+    new_size,
+    opening_attributes,
+    retire,
+    seeded_generator,
+)
 from harness.errors import StepscopeError
 
 # Opens torch's iterator of a loader.
@@ -151,14 +160,14 @@ class LoaderPass:
         self._earlier = None if tried in (None, values) else tried
         stream = None
         if not is_iterable(loader):
-            stream = IndexStream(sampler_of(loader), _new_size(loader, values), values.most_sent)
-        self._attributes = self._attributes_for(loader, values, stream) | self._seeds
+            stream = IndexStream(sampler_of(loader), new_size(loader, values), values.most_sent)
+        self._attributes = opening_attributes(loader, values, stream) | self._seeds
 
     def draw_no_seed(self, number: int) -> None:
         """Have the iterator that `prepare` prepares draw no seed for its workers from torch's random numbers,
         as the script's loader, which keeps its workers, draws none after its first epoch. `number` is another
         one for each iterator."""
-        self._seeds = {"generator": _generator(torch.initial_seed() + number)}
+        self._seeds = {"generator": seeded_generator(torch.initial_seed() + number)}
 
     def follow(self, loader: DataLoader[Any]) -> None:
         """Take the values of a loader that has opened `batches` in a way of its own: they are fixed."""
@@ -206,7 +215,7 @@ class LoaderPass:
             return "the script has dropped this loader"
         if is_iterable(self.loader):
             return "an IterableDataset cannot be continued by another iterator"
-        if self.values.num_workers and not getattr(self.batches, "_in_order", True):
+        if self.values.num_workers and not keeps_order(self.batches):
             return "with in_order=False the order of its batches is not known"
         return None
 
@@ -248,15 +257,14 @@ class LoaderPass:
 
     @property
     def _stream(self) -> IndexStream | None:
-        stream = getattr(self.batches, "_index_sampler", None)
-        return stream if isinstance(stream, IndexStream) else None
+        return index_stream(self.batches)
 
     @property
     def _drawn(self) -> int | None:
         """The number of indices that the newest batch was loaded from; None: unknown."""
         stream = self._stream
         drawn = self._drawn_sizes if stream is None else stream.epoch
-        if drawn is None or not getattr(self.batches, "_in_order", True):
+        if drawn is None or not keeps_order(self.batches):
             return None
         return drawn.size_of_sent(self._loaded_ahead)
 
@@ -286,9 +294,8 @@ class LoaderPass:
 
     @property
     def _loaded_ahead(self) -> int:
-        """The number of batches that the workers have or load. Torch's own count, which is not public."""
-        batches: Any = self.batches
-        return batches._send_idx - batches._rcvd_idx if self.values.num_workers else 0
+        """The number of batches that the workers have or load."""
+        return loaded_ahead(self.batches, self.values)
 
     def _is_proof(self, earlier: LoaderValues) -> bool:
         """Return whether the newest batch shows that the loader works with the new values: one at the end of
@@ -339,13 +346,13 @@ class LoaderPass:
         epoch, following = stream.epoch, None
         if epoch is not None:
             following = epoch.go_on(values.batch_size, undelivered, values.most_sent)
-        new = IndexStream(sampler_of(loader), _new_size(loader, values), values.most_sent, following)
+        new = IndexStream(sampler_of(loader), new_size(loader, values), values.most_sent, following)
         # The script's random numbers stay its own: the seeds of new workers come from elsewhere.
         self._exchanges += 1
-        seeds = _generator(old._base_seed + self._exchanges)  # type: ignore[attr-defined]  # torch's own
+        seeds = seeded_generator(old._base_seed + self._exchanges)  # type: ignore[attr-defined]  # torch's own
         persistent, loader._iterator = loader._iterator, None
         try:
-            with standing_in(loader, self._attributes_for(loader, values, new) | {"generator": seeds}):
+            with standing_in(loader, opening_attributes(loader, values, new) | {"generator": seeds}):
                 self.batches = self._open_iterator(loader)
         except Exception as error:
             loader._iterator = persistent
@@ -359,41 +366,6 @@ class LoaderPass:
             self._earlier_samples = samples
         self.values, self.drawn_last = values, None
         retire(old)
-
-    def _attributes_for(
-        self, loader: DataLoader[Any], values: LoaderValues, stream: IndexStream | None
-    ) -> dict[str, Any]:
-        own = values_of(loader)
-        attributes: dict[str, Any] = {}
-        if stream is not None:
-            attributes["sampler" if loader.batch_sampler is None else "batch_sampler"] = stream
-        elif values.batch_size is not None and values.batch_size != own.batch_size:
-            sampler: Any = loader.sampler
-            attributes["batch_sampler"] = BatchSampler(sampler, values.batch_size, loader.drop_last)
-        if values != own:
-            attributes["pin_memory"] = values.pin_memory
-            attributes["num_workers"] = values.num_workers
-            attributes["prefetch_factor"] = values.prefetch_factor if values.num_workers else None
-            attributes["timeout"] = loader.timeout if values.num_workers else 0
-        return attributes
-
-
-def retire(batches: Any) -> None:
-    """End the workers of an iterator, without waiting for them."""
-    shut_down = getattr(batches, "_shutdown_workers", None)
-    if shut_down is not None:
-        threading.Thread(target=shut_down, name="stepscope-retire-workers", daemon=True).start()
-
-
-def _new_size(loader: DataLoader[Any], values: LoaderValues) -> int | None:
-    return None if values.batch_size == values_of(loader).batch_size else values.batch_size
-
-
-def _generator(seed: int) -> torch.Generator:
-    """Return random numbers of their own, on the device on which torch draws the seeds of workers."""
-    generator = torch.Generator(torch.get_default_device())
-    generator.manual_seed(seed % 2**63)
-    return generator
 
 
 def _unopened(error: Exception) -> StepscopeError:

@@ -132,7 +132,7 @@ class PlainObservation(Observation):
             self.cycle.has_batch = True
             tracker.batch_requested()
         if events >= ARRIVED and batches is not None:
-            self.loaders.delivered(batches)
+            self.feeding.delivered(batches)
             self.batch_arrived(plain.samples, batches)
         if events >= CALLED:
             tracker.forward_began(has_gradients=True, is_evaluating=False)
@@ -154,9 +154,9 @@ class PlainObservation(Observation):
         plain = self.plain
         if self._timer.end_device is not None or self.model_id is None or not plain.may_begin(self.step):
             return
-        loaders, key = self.loaders, self.cycle.only
-        batches = loaders.newest()
-        if loaders.has_fed if batches is None else not batches.is_tried:
+        feeding, key = self.feeding, self.cycle.only
+        batches = feeding.newest()
+        if feeding.has_fed if batches is None else not batches.is_tried:
             return
         if key is None or not (self._is_plain() and key in self.training.references):
             return
@@ -191,7 +191,7 @@ class PlainObservation(Observation):
             return False
         return (
             self._scaled == (None, None)
-            and self.loaders.is_quiet
+            and self.feeding.is_quiet
             and self.rates.is_own
             and calls.is_own
             and calls.tidy is self._switches.own_tidy

@@ -1,8 +1,8 @@
 """What the log says of a script without a request: the size of its model, a loader that became known or has
-other values than the one before, and settings that cannot change."""
+other values than the one before, its autocast, and settings that cannot change."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from harness.settings import labels
 from harness.settings.spec import change_title
 from harness.tracking.owners import parameter_names
 from harness.watch.context import RunContext
+from harness.watch.live_settings import LiveSettings
 from harness.watch.recent_changes import AppliedChange
 
 
@@ -48,19 +49,41 @@ def record_loader(
     return True
 
 
-class Availability:
-    """Writes down which settings the script cannot change, and why."""
+class ScriptRecords:
+    """Writes down what becomes known of the script: its values of settings, and which of them it cannot
+    change."""
 
-    def __init__(self, context: RunContext, switches: ScriptSwitches) -> None:
-        """Writes down those of the moment."""
+    def __init__(
+        self,
+        context: RunContext,
+        switches: ScriptSwitches,
+        live: LiveSettings,
+        unsettle: Callable[[int], None],
+    ) -> None:
+        """Writes down the settings that cannot change at the moment. `live` changes those of `switches`;
+        `unsettle` is called with a step from which on the loader has other values."""
         self._context = context
         self._switches = switches
+        self._live = live
+        self._unsettle = unsettle
         self._recorded: dict[str, str] = {}
         self._has_unread_loss = False
-        self.update()
+        self.update_unavailable()
 
-    def update(self) -> None:
-        """Write down what has changed."""
+    def step_ended(self, step: int, earlier: Mapping[str, Any] | None) -> None:
+        """Write down what became known of the script's loader and autocast after `step`. `earlier` are the
+        values of the loader before; None: nothing became known of it."""
+        autocast = self._switches.autocast
+        if earlier is None and not autocast.has_news:
+            return
+        if earlier is not None and record_loader(self._context, self._switches, step + 1, earlier):
+            self._unsettle(step + 1)
+        if autocast.has_news and (values := self._switches.found_values()):
+            self._live.impose(values, step + 1, autocast.why)
+        self.update_unavailable()
+
+    def update_unavailable(self) -> None:
+        """Write down which settings have become unavailable, or available, and why."""
         reasons = self._switches.unavailable()
         for name in self._recorded.keys() | reasons.keys():
             reason = reasons.get(name, "")
@@ -86,7 +109,7 @@ class Availability:
         if switches.offer_rates():
             version, settings = context.marks.begin_version(), json.dumps(switches.take_over({}))
             context.journal.put(SettingsRow(version, step, context.clock_ns(), settings, "{}", None))
-            self.update()
+            self.update_unavailable()
 
 
 def record_size(context: RunContext, training: ScriptTraining) -> None:

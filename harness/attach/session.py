@@ -145,10 +145,10 @@ class Session:
         except BaseException:
             self._guard.run(self._loaders.ended, batches)
             raise
-        self._loaders.delivered(batches)
+        self._loaders.feeding.delivered(batches)
         batches.early_samples.append(self._entries.count_samples(batches, batch) or 0)
         if not torch.is_grad_enabled():
-            self._loaders.has_evaluated = True
+            self._loaders.feeding.has_evaluated = True
         return batch
 
     def model_called(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -257,7 +257,7 @@ class Session:
     def _discover(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         if self._observation is None:
             if not (model.training and torch.is_grad_enabled()):
-                self._loaders.has_evaluated = True
+                self._loaders.feeding.has_evaluated = True
                 return
             if self._searches == _MOST_SEARCHES:
                 return
@@ -306,7 +306,7 @@ class Session:
         """Begin as `_begin` does; a batch of the first step has been loaded before."""
         has_begun = self._begin(optimizers, models)
         if has_begun and self._observation is not None:
-            self._observation.sizes.early = self._loaders.early_samples
+            self._observation.sizes.early = self._loaders.feeding.early_samples
         return has_begun
 
     def _begin(self, optimizers: list[torch.optim.Optimizer], models: Sequence[nn.Module] = ()) -> bool:
@@ -387,7 +387,7 @@ class Session:
         self._hooks.follow(models)
         assert self.watch is not None
         record_size(self.watch.context, training)
-        observation.availability.optimizers_found(observation.step)
+        observation.records.optimizers_found(observation.step)
         if self._member is not None:
             for replica in replicas(models):
                 observation.steps.follow_ranks(replica)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.attach.batches import samples_of_first_step, sizes_of
-from harness.attach.loaders import LoaderSwitch
+from harness.attach.feeding import Feeding
 
 # Of the inputs of a model: it may have acted for an agent that learns from several samples.
 ONE_SAMPLE = (1, None)
@@ -34,9 +34,9 @@ class StepSizes:
         has_new_batch: whether a loader has returned one since the last backward pass.
     """
 
-    def __init__(self, loaders: LoaderSwitch) -> None:
-        """`loaders` are those of the script."""
-        self._loaders = loaders
+    def __init__(self, feeding: Feeding) -> None:
+        """`feeding` knows the loaders that feed the training."""
+        self._feeding = feeding
         self.leader: int | None = None
         self.inputs: tuple[int | None, int | None] | None = None
         self.evaluated_inputs: tuple[int | None, int | None] | None = None
@@ -84,9 +84,9 @@ class StepSizes:
         samples = samples_before if samples is None else samples + (samples_before or 0)
         tokens = tokens_before if tokens is None else tokens + (tokens_before or 0)
         self._samples, self._tokens, self.inputs = samples, tokens, None
-        is_expected = self._loaders.is_dry and self._has_agreed and samples is not None
+        is_expected = self._feeding.is_dry and self._has_agreed and samples is not None
         if is_expected and samples == self.carried + (loaded or 0):
-            self._loaders.load_ahead()
+            self._feeding.load_ahead()
             self._is_ahead = True
 
     def forget_evaluated(self) -> None:

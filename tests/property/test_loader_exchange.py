@@ -128,7 +128,7 @@ def test_changes_at_any_step_of_several_epochs_lose_no_sample_and_stay(
         number = length = 0
         for batch in batches:
             step, number = step + 1, number + 1
-            switch.delivered(batches)
+            switch.feeding.delivered(batches)
             seen += numbers(batch)
             is_tail = len(seen) == len(order)
             assert len(batch) == size or (is_tail and not drop_last)

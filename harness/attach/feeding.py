@@ -1,0 +1,183 @@
+"""Which loaders of a script feed its training, found from the batches that they deliver.
+
+A loader feeds a step when a batch of it came after the last evaluation and before the end of the step.
+"""
+
+from collections.abc import Callable
+from itertools import zip_longest
+from typing import Any
+from weakref import WeakSet, ref
+
+from torch.utils.data import DataLoader
+
+from harness.attach.loader_values import LoaderValues, values_of
+from harness.attach.passes import LoaderPass
+
+# With more, evaluated batches are taken for those of a loop that evaluates now and then.
+_MOST_UPDATES_PER_BATCH = 4
+
+
+class Feeding:
+    """Finds the loaders that feed the training steps. Used on the training thread.
+
+    Attributes:
+        training: the loaders that feed the training.
+        recent: the passes that delivered batches for the step under way, the newest last.
+        newest: returns the pass that fed the newest step.
+        is_settled: whether the loaders that feed the training are known.
+        has_evaluated: whether a model was called, since the last backward pass, without being trained.
+        is_dry: whether a pass over a loader of the training is over, and no batch was delivered since.
+    """
+
+    def __init__(self, fed: Callable[[LoaderPass, bool], None]) -> None:
+        """`fed` is called with each pass that feeds a step, where that may be news, and with whether its
+        loader is the first one to feed the training."""
+        self._fed = fed
+        self.training: WeakSet[DataLoader[Any]] = WeakSet()
+        self.recent: list[LoaderPass] = []
+        self.newest: Callable[[], LoaderPass | None] = _nothing
+        self.is_settled = self.has_evaluated = self.is_dry = False
+        self._has_begun = self._loads_ahead = False
+        self._delivered_by: Callable[[], DataLoader[Any] | None] = _nothing
+        self._values_of_training: list[LoaderValues] = []
+        # The newest step with batches that were evaluated, and taken for no part of it.
+        self._doubted_step = -_MOST_UPDATES_PER_BATCH
+        # The newest step with a loader that had fed none before, and the newest one with calls of a model, or
+        # batches of another loader, before its first batch.
+        self._joining_step = self._called_step = -1
+
+    @property
+    def has_fed(self) -> bool:
+        """Return whether a loader has fed the training."""
+        return self.newest is not _nothing
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether the loader of the newest step is expected to feed the next one too."""
+        return self.is_settled and not self.recent and not self.has_evaluated
+
+    @property
+    def only_loader(self) -> DataLoader[Any] | None:
+        """The only loader that feeds the training."""
+        training = list(self.training)
+        return training[0] if len(training) == 1 else None
+
+    @property
+    def early_samples(self) -> list[int]:
+        """Return the samples of the batches that were loaded before training begins: the newest ones of each
+        pass together, then those before them, and so on."""
+        if self.has_evaluated:
+            return []
+        passes = (reversed(batches.early_samples) for batches in self.recent)
+        return [sum(samples) for samples in zip_longest(*passes, fillvalue=0)]
+
+    def load_ahead(self) -> None:
+        """Count no samples of later passes: the script loads batches before the step that uses them."""
+        self._loads_ahead = True
+
+    def opened(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
+        """Take notice of a new pass over a loader."""
+        newest = self.newest()  # Where it is over, this loader may be new, and take its place.
+        is_in_training = loader in self.training or newest is None or newest.is_over
+        batches.is_ahead = self._loads_ahead and is_in_training
+        # Before the training, a batch of another loader is no part of it.
+        self.recent = [one for one in self.recent if self._has_begun and one.loader is not loader]
+        values = [values_of(one) for one in self.training]
+        if values != self._values_of_training:
+            self._values_of_training, self.is_settled = values, False
+
+    def delivered(self, batches: LoaderPass) -> None:
+        """Take notice of a batch."""
+        recent, self.is_dry = self.recent, False
+        if self.has_evaluated:
+            self.has_evaluated = False
+            recent.clear()
+            batches.early_samples.clear()
+        if not recent or recent[-1] is not batches:
+            recent.append(batches)
+            self._delivered_by = batches.reference
+
+    def ended(self, batches: LoaderPass) -> None:
+        """Take notice of the end of a pass: what it delivered was not for the step under way."""
+        self.recent = [one for one in self.recent if one is not batches]
+        self.is_dry |= batches.loader in self.training
+
+    def leave_out_evaluated(self, step: int, *, is_fitting: bool) -> bool:
+        """Leave the evaluated batches of `step` out, at the call of a model that is trained; return whether
+        there were any. A loop over a loader that is left early has such a batch. As long as no loader has fed
+        the training, evaluated batches feed it only if the step before had some as well, or, where the model
+        is called with as many samples (`is_fitting`), one of the last few: a batch may have several updates.
+        """
+        since = step - self._doubted_step
+        if self.has_fed or not self.recent or 0 < since <= (_MOST_UPDATES_PER_BATCH if is_fitting else 1):
+            return False
+        self._leave_evaluated(step)
+        return True
+
+    def leave_out_prior(self, source: object, step: int, *, is_called: bool) -> bool:
+        """Leave out of `step` what came before the first batch of `source`, if it feeds the training and
+        the step before had none: calls of a model without a backward pass (`is_called`), or else batches of
+        another loader. Return whether it was left out."""
+        fed, loader = self.training, source.loader if isinstance(source, LoaderPass) else source
+        has_own = not is_called and self._delivered_by() in fed
+        if has_own or loader not in fed or any(one.loader in fed for one in self.recent):
+            return False
+        before, self._called_step = self._called_step, step
+        if is_left := before not in (step, step - 1) and self._joining_step != step - 1:
+            self._joining_step = step
+        return is_left
+
+    def begin(self) -> bool:
+        """Take notice of the first forward pass of the training; return whether a loader feeds it."""
+        self._has_begun = True
+        if self.has_evaluated:
+            self._leave_evaluated(1)
+        elif len({id(one.loader) for one in self.recent}) == 1:
+            self._add(self.recent[-1])
+            return True
+        return False
+
+    def is_known_at_end(self) -> bool:
+        """Return whether the step that ends has no news: its loader feeds the training already, or it has
+        none. What it had is then done with; else `step_ended` is to be called."""
+        recent = self.recent
+        if not self.is_settled or (recent and (len(recent) > 1 or recent[0].loader not in self.training)):
+            return False
+        if recent and recent[0] is not self.newest():
+            self.newest, recent[0].has_fed = ref(recent[0]), True
+        recent.clear()
+        return True
+
+    def step_ended(self, step: int, *, is_ended_by_evaluation: bool) -> bool:
+        """Take notice of the end of `step`; return whether another loader feeds the training beside those
+        before. `is_ended_by_evaluation` is whether batches that came last are evaluated. A loader that is new
+        beside one that feeds the training feeds it from the second step in a row on: a script may sample from
+        its model with batches of another one."""
+        recent, self.recent = self.recent, []
+        known = [batches for batches in recent if batches.loader in self.training]
+        if is_ended_by_evaluation:
+            recent = known
+        is_doubtful = bool(known) and len(known) < len(recent) and self._joining_step != step - 1
+        if len(known) < len(recent):
+            self._joining_step = step
+        count = len(self.training)
+        for batches in known if is_doubtful else recent:
+            self._add(batches)
+        self.is_settled = True
+        return len(self.training) > max(count, 1)
+
+    def _leave_evaluated(self, step: int) -> None:
+        self._doubted_step = step
+        self.recent.clear()
+
+    def _add(self, batches: LoaderPass) -> None:
+        loader = batches.loader
+        self.newest, batches.has_fed = ref(batches), True
+        is_first = loader is not None and not self.training
+        if loader is not None:
+            self.training.add(loader)
+        self._fed(batches, is_first)
+
+
+def _nothing() -> None:
+    return None
