@@ -18,7 +18,14 @@ from harness.tracebacks import leave_out_own_frames
 from harness.watch.boundary import Outcome
 from harness.watch.context import RunContext
 from harness.watch.memory import MemoryWatch
-from harness.watch.oom.errors import NoRecoveryError, attempt, is_ambiguous, is_out_of_memory, release_frames
+from harness.watch.oom.errors import (
+    NoRecoveryError,
+    attempt,
+    is_ambiguous,
+    is_out_of_memory,
+    memory_error_of,
+    release_frames,
+)
 from harness.watch.oom.reporter import OomReporter, Subject
 
 # The escape sequences of bold and colored text in a terminal, as torch.load has in its errors.
@@ -95,7 +102,7 @@ class OutcomeRecorder:
         self, error: BaseException, memory: MemoryReading | None, subject: Subject | None
     ) -> None:
         """Record an out-of-memory error without recovery: keep strings only, and release all other memory."""
-        text = _first_lines(error)
+        text = _first_lines(memory_error_of(error) or error)
         is_training = subject is not None
         step = self._context.last_step + is_training
         if self._prints_errors:

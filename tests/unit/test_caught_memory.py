@@ -99,9 +99,9 @@ def test_an_error_that_is_caught_at_the_end_of_the_script_is_an_event(
             optimizer.step()
         try:
             layer(torch.ones(9, 4))
-        except RuntimeError as failure:
+        except RuntimeError:
             if error is not None:
-                raise error from failure
+                raise error from None
 
     with suppress(ValueError), a_session(tmp_path) as attached:
         layer = LayerForEight(4, 4)

@@ -173,6 +173,23 @@ def test_before_there_is_a_training_the_frames_say_what_ran(act: Callable[[], An
     assert capture.categories == ()
 
 
+def test_an_error_raised_from_the_one_of_memory_has_the_evidence_of_both(workload: Workload) -> None:
+    def train() -> None:
+        kept = torch.ones(5_000)
+        try:
+            raising(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 64.00 MiB."))(kept)
+        except torch.OutOfMemoryError as error:
+            raise RuntimeError("batch 7 failed") from error
+
+    capture = captured(workload, train)
+    assert "Tried to allocate 64.00 MiB" in capture.error
+    assert capture.request.error_bytes == 64 << 20
+    functions = [call.rpartition(" ")[2] for call in capture.request.stack]
+    assert (functions.count("train"), functions[-1]) == (1, "captured")
+    assert capture.request.site != capture.request.stack[functions.index("train")]
+    assert [one.name for one in capture.variables if one.held_bytes == 20_000] == ["kept"]
+
+
 def test_a_transform_of_a_dataset_is_no_forward_pass() -> None:
     transform = FailingModel(is_made=True, has_weights=False)
     assert captured(None, transform, OomPhase.SETUP).request.phase is not OomPhase.FORWARD

@@ -93,6 +93,20 @@ def test_a_forward_pass_is_reported_with_the_scripts_line_and_module(tmp_path: P
     assert report.facts.step == 5
 
 
+def fail_forward_and_wrap(net: Net, optimizer: torch.optim.Optimizer) -> None:
+    try:
+        fail_forward(net, optimizer)
+    except RuntimeError as error:
+        raise RuntimeError("batch 5 failed") from error
+
+
+def test_an_error_that_the_script_raises_from_one_of_memory_is_reported_as_that_one(tmp_path: Path) -> None:
+    report, state = report_of(tmp_path, fail_forward_and_wrap)
+    asked = report.facts.asked
+    assert (state, asked.phase, asked.module) == (RunState.OUT_OF_MEMORY, OomPhase.FORWARD, "blocks.1")
+    assert asked.code == "torch.empty(TOO_MUCH)"
+
+
 def fail_forward_of_another_model(_net: Net, _optimizer: torch.optim.Optimizer) -> None:
     other = Net()
     other.blocks[1].fails_in = "forward"  # type: ignore[assignment]

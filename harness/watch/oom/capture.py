@@ -41,7 +41,7 @@ from harness.records.run import DeviceKind, MemoryReading
 from harness.tracking.frames import is_own, is_torch, shorten
 from harness.tracking.owners import owned_tensors, storage_bytes
 from harness.watch.oom.backward import reached
-from harness.watch.oom.errors import attempt
+from harness.watch.oom.errors import attempt, memory_error_of, with_causes
 from harness.watch.oom.place import FailedDevice, failed_device
 from harness.watch.oom.variables import largest_variables, locals_of
 from harness.watch.training import Training, WatchSettings
@@ -120,11 +120,17 @@ class _RaisedError(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """Read `error`."""
-        own_text = text_of(error)
-        trace = list(traceback.walk_tb(error.__traceback__))
-        frames, lines = [frame for frame, _ in trace], [line for _, line in trace]
-        return cls(own_text, clean(own_text or type(error).__name__), frames, lines)
+        """Read the error by which memory ran out: `error`, or a cause that it was raised from. The traceback
+        of a cause begins where it was caught, so that the calls before are those of `error`."""
+        memory_error = memory_error_of(error) or error
+        lines: dict[FrameType, int] = {}
+        for one in with_causes(error):
+            lines.update(traceback.walk_tb(one.__traceback__))
+            if one is memory_error:
+                break
+        own_text = text_of(memory_error)
+        text = clean(own_text or type(memory_error).__name__)
+        return cls(own_text, text, list(lines), list(lines.values()))
 
     @property
     def is_from_worker(self) -> bool:

@@ -4,7 +4,7 @@ import errno
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TypeVar
 
@@ -86,8 +86,29 @@ _NO_MEMORY_OF_SYSTEM = f"[Errno {errno.ENOMEM}]"
 _OUT_OF_MEMORY_CODE = 2
 
 
+def with_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield `error`, and the errors that it was raised from (`raise … from …`), the newest first."""
+    visited: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in visited:
+        visited.add(id(link))
+        yield link
+        link = link.__cause__
+
+
+def memory_error_of(error: BaseException) -> BaseException | None:
+    """Return the error by which memory ran out: `error`, or the cause that it was raised from; None if memory
+    did not run out."""
+    return next((one for one in with_causes(error) if _is_of_memory(one)), None)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether `error` means that memory ran out.
+    """Return whether `error`, or a cause that it was raised from, means that memory ran out."""
+    return memory_error_of(error) is not None
+
+
+def _is_of_memory(error: BaseException) -> bool:
+    """Return whether `error` itself means that memory ran out.
 
     torch raises `OutOfMemoryError` on the GPU, `AcceleratorError` when a CUDA call fails (torch 2.8 and
     newer), and a plain RuntimeError from the CPU allocator and from libraries; Python itself raises
@@ -109,9 +130,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_ambiguous(error: BaseException) -> bool:
-    """Return whether `error` may or may not mean that memory ran out: the allocator's counters decide
-    (`MemoryWatch.has_failures`)."""
-    return isinstance(error, RuntimeError) and _AMBIGUOUS.search(text_of(error)) is not None
+    """Return whether `error`, or a cause that it was raised from, may or may not mean that memory ran out:
+    the allocator's counters decide (`MemoryWatch.has_failures`)."""
+    return any(
+        isinstance(one, RuntimeError) and _AMBIGUOUS.search(text_of(one)) is not None
+        for one in with_causes(error)
+    )
 
 
 def release_frames(error: BaseException) -> None:
