@@ -41,6 +41,23 @@ class Broken(list[Tensor]):
         raise ZeroDivisionError
 
 
+class Slotted:
+    """An object without a dictionary; one of its attributes has no value."""
+
+    __slots__ = ("items", "later")
+
+    def __init__(self) -> None:
+        self.items = [torch.ones(500)]
+
+
+class HalfSlotted(Slotted):
+    """An object with slots and a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = {1: torch.ones(500)}
+
+
 class Unfinished(nn.Module):
     """A module without modules."""
 
@@ -89,6 +106,7 @@ def variables_of(fill: Callable[[], FrameType], *owned: Tensor) -> dict[str, int
         lambda: a_cache(None),
         lambda: a_cache(8),
         lambda: partial(print, torch.ones(1_000)),
+        lambda: [Slotted(), Slotted()],
         lambda: [a_callback(torch.ones(1_000))],
         lambda: a_callback(torch.ones(1_000)),
     ],
@@ -102,6 +120,7 @@ def variables_of(fill: Callable[[], FrameType], *owned: Tensor) -> dict[str, int
         "cache",
         "limited cache",
         "partial",
+        "slots",
         "closures",
         "closure",
     ],
@@ -123,6 +142,15 @@ def test_the_attribute_of_an_object_is_named(make: Callable[[], Any], name: str)
         return sys._getframe()
 
     assert variables_of(fill) == {name: _BYTES}
+
+
+def test_attributes_in_slots_are_named_as_others_are() -> None:
+    def fill() -> FrameType:
+        kept = HalfSlotted()
+        assert kept.cache
+        return sys._getframe()
+
+    assert variables_of(fill) == {"kept.items": 2_000, "kept.cache": 2_000}
 
 
 def test_the_attribute_of_a_class_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ import mmap
 import sys
 from collections import deque
 from collections.abc import Mapping
-from types import GetSetDescriptorType
+from contextlib import suppress
+from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, NamedTuple
 
 import torch
@@ -44,13 +45,32 @@ def is_memory(value: Any) -> bool:
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """Return the dictionary of an object, read by Python's own descriptor; empty without one."""
+    """Return the attributes of an object, those in its dictionary and those in slots, read by Python's own
+    descriptors; empty without any."""
+    slots = _slots_of(value)
     for kind in _bases_of_type.__get__(type(value)):
         descriptor = _dict_of_type.__get__(kind).get("__dict__")
         if descriptor is not None:
             own = descriptor.__get__(value) if type(descriptor) is GetSetDescriptorType else None
-            return own if type(own) is dict else {}
-    return {}
+            if type(own) is dict:
+                return {**slots, **own} if slots else own
+            break
+    return slots
+
+
+def _slots_of(value: Any) -> dict[str, Any]:
+    """Return the attributes in slots, as of a dataclass with `slots=True`; those without a value are left
+    out."""
+    attributes: dict[str, Any] = {}
+    for kind in _bases_of_type.__get__(type(value)):
+        own = _dict_of_type.__get__(kind)
+        if "__slots__" not in own:  # What other types have of this kind is Python's own.
+            continue
+        for name, descriptor in own.items():
+            if type(descriptor) is MemberDescriptorType:
+                with suppress(AttributeError):
+                    attributes[name] = descriptor.__get__(value)
+    return attributes
 
 
 def attributes_of_class(kind: Any) -> Mapping[str, Any]:
