@@ -1,13 +1,12 @@
 """The fail-open point of a script's process: whatever fails in the watch, the script goes on without it."""
 
-import sys
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from weakref import ReferenceType, ref
 
+from harness.attach.notices import print_notice, print_traceback
 from harness.errors import StepscopeError
 
 _NOBODY = 0
@@ -93,10 +92,10 @@ class ScriptGuard:
             raise error
         if isinstance(error, StepscopeError):
             self.message = f"{error} The script goes on without Stepscope."
-            print(f"stepscope: {self.message}", file=sys.stderr, flush=True)
+            print_notice(self.message)
         else:
             self.message = f"{type(error).__name__}: {error}; the script goes on without Stepscope."
-            traceback.print_exception(error)
+            print_traceback(error)
         self.leave()
         self.report(self.message)
 
@@ -117,8 +116,8 @@ class EndingGuard(ScriptGuard):
             super().failed(error)
             return
         self.message = _NO_MEMORY
-        with suppress(OSError, ValueError, MemoryError):  # The script may have closed it.
-            print(f"stepscope: {_NO_MEMORY}", file=sys.stderr, flush=True)
+        with suppress(MemoryError):
+            print_notice(_NO_MEMORY)
         self.leave()
 
 

@@ -22,6 +22,7 @@ from harness.attach.git import read_commit
 from harness.attach.guard import EndingGuard, ScriptGuard
 from harness.attach.imports import after_import
 from harness.attach.main_module import find_main, is_container, path_of, run_as_main
+from harness.attach.notices import print_notice, write_to_stderr
 from harness.closing import Closing
 from harness.errors import INTERRUPTED_CODE, UsageError
 from harness.identity import identify_self, write_identity
@@ -288,11 +289,6 @@ def attaching(folder: RunFolder, environ: Mapping[str, str]) -> Iterator[Attachm
         yield attachment
 
 
-def print_notice(text: str) -> None:
-    """Print a line on the script's standard error."""
-    print(f"stepscope: {text}", file=sys.stderr, flush=True)
-
-
 def execute(script: Script) -> BaseException | None:
     """Run `script` as `python` would, and return what it raised, without the frames of this package."""
     sys.argv = [script.target, *script.arguments]
@@ -326,7 +322,7 @@ def exit_code(error: BaseException | None) -> int:
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
             return error.code or 0
-        print(error.code, file=sys.stderr)
+        write_to_stderr(f"{error.code}\n")
         return _FAILURE_CODE
     report(error, sys.excepthook)
     if isinstance(error, ScriptStopped):

@@ -20,7 +20,7 @@ from harness.attach.launch import (
 from harness.cli.parser import Parser
 from harness.cli.ranks import check_ranks
 from harness.cli.script_words import are_only, split_at_script
-from harness.cli.streams import write_error
+from harness.cli.streams import leave_streams_closed, write_error
 from harness.errors import INTERRUPTED_CODE, StepscopeError, UsageError
 from harness.records.ranks import RankPart
 from harness.store.folder import RunFolder
@@ -68,6 +68,7 @@ def run(command: ScriptCommand) -> int:
     # Ctrl-C is the script's, as everything else of this process.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.unraisablehook = sys.__unraisablehook__
+    leave_streams_closed()
     try:
         if not command.script.target:
             raise UsageError("-m needs the name of a module, such as: stepscope run -m package.train")

@@ -41,11 +41,21 @@ def watch_output(stream: TextIO) -> tuple[TextIO, OutputFile]:
 
 def write_error(text: str) -> None:
     """Write `text` to stderr; it is dropped if stderr cannot be written."""
+    if sys.stderr is None:
+        return
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
     except OSError:
         discard(sys.stderr)
+
+
+def leave_streams_closed() -> None:
+    """Have a script find None in place of the standard streams that were closed when the process began, as
+    Python gives it: there `print` does nothing, where it fails on the reopened descriptor."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, f"__{name}__") is None:
+            setattr(sys, name, None)
 
 
 def discard(stream: TextIO) -> None:

@@ -44,3 +44,23 @@ def test_what_only_torch_can_refuse_leaves_no_run_either(tmp_path: Path) -> None
     assert code == 2
     assert "it supports: off, bf16" in printed
     assert Home(tmp_path).runs() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("redirection", ["<&- >&- 2>&-", "2>/dev/full"])
+def test_a_script_runs_whatever_its_standard_streams_are(tmp_path: Path, redirection: str) -> None:
+    script, seen = tmp_path / "train.py", tmp_path / "seen"
+    script.write_text(
+        "import sys\n"
+        "print('step 1')\n"
+        f"open({str(seen)!r}, 'w').write(repr([stream is None for stream in (sys.stdin, sys.stdout)]))\n"
+        "sys.exit(3)\n"
+    )
+
+    def result(command: str) -> tuple[int, str, str]:
+        seen.unlink(missing_ok=True)
+        return *shell(f"{command} {script} {redirection}"), seen.read_text()
+
+    bare = result(sys.executable)
+    assert bare[0] == 3
+    assert result(f"$S run --home {tmp_path}") == bare
