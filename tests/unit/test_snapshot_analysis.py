@@ -70,6 +70,16 @@ def test_other_sites_retained_less_only_where_they_did() -> None:
     assert suspect_sentence(rows[1:], 12).endswith("allocated at b, and less at 1 other site.")
 
 
+def test_a_result_that_is_retained_is_named_before_the_batches_that_its_graph_keeps() -> None:
+    batch = a_row("train.py:11 data", grown_bytes=80 << 10, grown_blocks=10, category=MemoryCategory.INPUTS)
+    hidden = a_row("train.py:18 forward", grown_bytes=20 << 10, grown_blocks=10, module="r")
+    assert suspect_sentence([batch, hidden], 12) == (
+        "10 steps retained 20.0 KiB in 10 blocks allocated at train.py:18 forward (module r), "
+        "and 80.0 KiB of their batches."
+    )
+    assert "allocated at train.py:11 data." in suspect_sentence([batch], 12)
+
+
 def heap(*growth_kib: int) -> list[int | None]:
     """The heap after each step: it grew by so much from step to step."""
     return [100 * MIB + 1024 * sum(growth_kib[:steps]) for steps in range(len(growth_kib) + 1)]

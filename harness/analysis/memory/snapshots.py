@@ -7,7 +7,7 @@ from statistics import median
 from typing import NamedTuple
 
 from harness import words
-from harness.records.memory import AllocationRow, SnapshotRow
+from harness.records.memory import AllocationRow, MemoryCategory, SnapshotRow
 
 # Less is no suspect: the losses of some steps wait for the log writer.
 LEAST_GROWN_BYTES = 1024
@@ -107,7 +107,8 @@ def suspect_sentence(rows: Iterable[AllocationRow], steps: int) -> str:
             f"No allocation site of tensors retained {least} or more from {tracked}. What is retained more "
             "rarely, or outside of tensors (NumPy arrays, bytes, lists), is not found in this way."
         )
-    first = sites[0]
+    # The graph of a retained result keeps the batches that it was computed from.
+    first = next((row for row in sites if row.category != MemoryCategory.INPUTS), sites[0])
     if first.grown_blocks == 0:
         return _replaced_sentence(first, steps)
     blocks = words.plural(first.grown_blocks or 0, "block")
@@ -116,6 +117,9 @@ def suspect_sentence(rows: Iterable[AllocationRow], steps: int) -> str:
         text += f" (module {first.module})"
     if len(sites) == 1:
         return f"{text}."
+    if first is not sites[0]:
+        batches = sum(row.grown_bytes or 0 for row in sites if row.category == MemoryCategory.INPUTS)
+        return f"{text}, and {words.size(batches)} of their batches."
     less = "less " if (sites[1].grown_bytes or 0) < (first.grown_bytes or 0) else ""
     return f"{text}, and {less}at {words.plural(len(sites) - 1, 'other site')}."
 
