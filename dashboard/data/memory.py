@@ -14,7 +14,7 @@ from harness.analysis.memory.empty_cache import (
     EmptyCacheEffect,
     empty_cache_effect,
 )
-from harness.analysis.memory.snapshots import suspect_sentence, suspects
+from harness.analysis.memory.snapshots import LEAST_GROWN_BYTES, suspect_sentence
 from harness.analysis.memory.verdict import cap_refusal
 from harness.analysis.oom.report import OomReport, report_from_json
 from harness.errors import LogError
@@ -25,6 +25,7 @@ from harness.records.memory import (
     MemorySampleRow,
     ModuleMemoryRow,
     OomReportRow,
+    SnapshotReason,
     SnapshotRow,
 )
 from harness.records.run import EventKind, EventRow, StepRow
@@ -171,14 +172,19 @@ def _parse_report(row: OomReportRow, view: RunView) -> OomReport | None:
 
 
 def _suspect(reader: LogReader, snapshots: Sequence[SnapshotRow]) -> str | None:
-    followed = [row for row in snapshots if row.tracked_steps]
-    if not followed:
+    """Return what the newest snapshot that tracked steps shows of a leak: the site that retains tensors, or
+    else the result of the hunt for the leak, such as retained graphs, whose nodes are no tensors."""
+    tracked = [row for row in snapshots if row.tracked_steps]
+    if not tracked:
         return None
-    sites = reader.memory.allocations(followed[-1].snapshot_id)
-    if not suspects(sites):
-        return None
-    sentence = suspect_sentence(sites, followed[-1].tracked_steps)
-    return f"As the snapshot at step {words.count(followed[-1].step)} shows, {sentence}"
+    newest = tracked[-1]
+    sites = reader.memory.allocations(newest.snapshot_id)
+    if any((site.grown_bytes or 0) >= LEAST_GROWN_BYTES for site in sites):
+        sentence = suspect_sentence(sites, newest.tracked_steps)
+        return f"As the snapshot at step {words.count(newest.step)} shows, {sentence}"
+    if newest.reason == SnapshotReason.LEAK:
+        return f"Snapshot at step {words.count(newest.step)}: {newest.message}"
+    return None
 
 
 def _empty_cache_effect(reader: LogReader, event: EventRow, versions: Sequence[int]) -> EmptyCacheEffect:

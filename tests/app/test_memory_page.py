@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from dashboard.data.memory import raw_snapshot
 from harness.demo.scenarios import SCENARIOS
-from harness.records.memory import LeakRow, LeakSeries, LeakVerdict, OomReportRow
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict, OomReportRow, SnapshotReason, SnapshotRow
 from harness.records.run import CommandKind, CommandRow, EventRow, Severity
 from harness.settings import Settings
 from harness.store.control import ControlLog
@@ -52,7 +52,7 @@ def _waterfall(app: AppTest) -> str:
     return next((body for body in bodies if 'ss-fall-line"' in body), "")
 
 
-def _insert(folder: RunFolder, *rows: EventRow | LeakRow | OomReportRow) -> None:
+def _insert(folder: RunFolder, *rows: EventRow | LeakRow | OomReportRow | SnapshotRow) -> None:
     with contextlib.closing(sqlite3.connect(folder.log)) as connection, connection:
         for row in rows:
             connection.execute(INSERTS[type(row)], row)
@@ -135,6 +135,19 @@ def test_snapshots_name_what_grew_and_are_compared(demo: Write, open_page: Open)
     assert "most of it from train.py:88 train_step: 2.82 MiB per step" in shown
     holders = next(frame.value for frame in app.dataframe if "held_mib" in frame.value)
     assert holders["site"][0] == "train.py:88 train_step"
+
+
+def test_a_leak_without_a_site_of_tensors_is_explained_by_the_hunt_for_it(
+    demo: Write, open_page: Open
+) -> None:
+    folder = demo("steady", 500)
+    graphs = "The autograd graphs of 10 of 10 steps were retained by a tensor created at train.py:9 <module>."
+    hunt = SnapshotRow(
+        9, 10**15, 490, SnapshotReason.LEAK, "", 12, None, None, None, 0, 0, None, None, None, graphs
+    )
+    _insert(folder, _LEAK, hunt)
+    shown = str(open_page("memory", run=folder.run_id).error[0].value).replace("\\", "").replace("\u2060", "")
+    assert shown.endswith(f"Snapshot at step 490: {graphs}")
 
 
 def test_the_raw_snapshot_is_offered_where_there_is_one(demo: Write, open_page: Open) -> None:
