@@ -159,6 +159,11 @@ def plural(value: int, noun: str) -> str:
     return f"{count(value)} {noun}{'' if value == 1 else 's'}"
 
 
+def estimate(value: int, noun: str) -> str:
+    """Format an estimated number of things to the two significant digits it has: "about 130,000 steps"."""
+    return f"about {plural(int(float(f'{value:.2g}')), noun)}"
+
+
 def figure(value: float | None, digits: int = 4) -> str:
     """Format a number without a unit to `digits` significant digits: "2.303", "1.2e-05", "NaN"."""
     if value is None:

@@ -86,7 +86,7 @@ def _figures(row: LeakRow, is_over: bool) -> list[tuple[str, str]]:
     if row.steps_to_oom is not None and not is_over:
         meaning = "If the trend continues, memory runs out after this many more steps."
         text = (
-            f"out of memory in {words.plural(row.steps_to_oom, 'step')}"
+            f"out of memory in {words.estimate(row.steps_to_oom, 'step')}"
             if row.steps_to_oom
             else "at the limit"
         )

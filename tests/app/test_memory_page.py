@@ -124,7 +124,7 @@ def test_only_of_an_active_run_it_is_projected_when_memory_runs_out(
     assert "out of memory in" not in _read(open_page("memory", run=ended.run_id))
     with live_run(home, Settings()) as run:
         run.put(_LEAK)
-        assert "out of memory in 3,100 steps" in _read(open_page("memory", run=run.folder.run_id))
+        assert "out of memory in about 3,100 steps" in _read(open_page("memory", run=run.folder.run_id))
 
 
 def test_snapshots_name_what_grew_and_are_compared(demo: Write, open_page: Open) -> None:

@@ -28,21 +28,24 @@ def test_a_healthy_run_has_no_alerts() -> None:
 def test_a_leak_states_its_slope_and_the_time_left() -> None:
     recent = [a_step(step)._replace(step_ns=100_000_000) for step in range(1, 4)]
     (alert,) = alerts(None, [a_verdict(LeakSeries.ALLOCATED, LeakVerdict.LEAK)], [], recent)
-    assert alert.label == "leak 1.50 MiB/step · out of memory in ≈ 3,000 steps (5 min 00 s)"
+    assert alert.label == "leak 1.50 MiB/step · out of memory in about 3,000 steps (5 min 00 s)"
     assert alert.urgency is Urgency.BAD
 
 
 def test_the_steps_left_are_those_after_the_newest_step() -> None:
-    verdict = a_verdict(LeakSeries.ALLOCATED, LeakVerdict.LEAK, left=50)
+    verdict = a_verdict(LeakSeries.ALLOCATED, LeakVerdict.LEAK, left=131_448)
+    (alert,) = alerts(None, [verdict], [], [a_step(101)])
+    assert "out of memory in about 130,000 steps (" in alert.label
+    verdict = verdict._replace(steps_to_oom=50)
     for step, left in ((90, "50 steps"), (130, "20 steps"), (149, "1 step"), (170, "0 steps")):
         (alert,) = alerts(None, [verdict], [], [a_step(step)._replace(step_ns=100_000_000)])
-        assert f"out of memory in ≈ {left} (" in alert.label
+        assert f"out of memory in about {left} (" in alert.label
 
 
 def test_growth_that_ends_soon_is_an_alert_before_it_is_called_a_leak() -> None:
     near, far = (a_verdict(LeakSeries.ALLOCATED, LeakVerdict.WATCH, left=left) for left in (900, None))
     (alert,) = alerts(None, [near], [], [])
-    assert alert.label == "growing 1.50 MiB/step · out of memory in ≈ 900 steps"
+    assert alert.label == "growing 1.50 MiB/step · out of memory in about 900 steps"
     assert alert.urgency is Urgency.WARNING
     assert alerts(None, [far], [], []) == []
 

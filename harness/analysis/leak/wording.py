@@ -164,7 +164,7 @@ def _end(context: VerdictContext) -> str:
         return ""
     if context.steps_left == 0:
         return " The limit is reached: it cannot grow further."
-    return f" At this rate memory runs out in about {words.plural(_rounded(context.steps_left), 'step')}."
+    return f" At this rate memory runs out in {words.estimate(context.steps_left, 'step')}."
 
 
 def _limit(context: VerdictContext) -> str:
@@ -172,11 +172,6 @@ def _limit(context: VerdictContext) -> str:
     if limit is None:
         return ""
     return f" A leak of {words.size(limit)} per step or more would most likely have been detected by now."
-
-
-def _rounded(steps: int) -> int:
-    """Round to two significant digits, the precision of the estimate."""
-    return int(float(f"{steps:.2g}"))
 
 
 def cause(context: VerdictContext, rising: set[LeakSeries], newest: StepRow) -> str | None:

@@ -78,7 +78,7 @@ def _leaks(leaks: Iterable[LeakRow], recent: Sequence[StepRow], is_over: bool) -
 
 def _remaining(steps: int, recent: Sequence[StepRow]) -> str:
     """Text of a number of steps, with their duration at the median of the recent ones."""
-    text = f"≈ {words.plural(steps, 'step')}"
+    text = words.estimate(steps, "step")
     if not recent:
         return text
     return f"{text} ({words.span(steps * statistics.median(row.step_ns for row in recent) / 1e9)})"
