@@ -8,6 +8,7 @@ import numpy as np
 from dashboard.buckets import Array
 from dashboard.charts.axes import CONFIG, frame, line, note, x_axis, y_axis
 from dashboard.charts.theme import RUNS
+from harness.records.script import PHASE_PREFIX
 from harness.words import clip, plural, printable
 
 # Height of one panel, with the space above it.
@@ -104,6 +105,8 @@ def notes(scalars: Sequence[Scalar], part: float) -> list[dict[str, Any]]:
     made = []
     for scalar, (_, top) in zip(scalars, _domains(scalars, part), strict=True):
         text = _text(scalar.name)
+        if scalar.name.startswith(PHASE_PREFIX):
+            text += ", ms"
         if scalar.not_finite:
             text += f" ({plural(scalar.not_finite, 'value')} not finite)"
         elif not np.isfinite(scalar.mean).any():

@@ -98,6 +98,12 @@ def test_panels_of_scalars_do_not_overlap_and_names_are_text() -> None:
     assert panels.notes(some, part)[0]["text"] == "&lt;b>0&lt;/b>&amp;"
 
 
+def test_the_time_of_a_phase_has_its_unit() -> None:
+    one = np.array([1.0, 2.0])
+    some = [Scalar(name, one, one, one, one, 0) for name in ("phase/augment", "phases")]
+    assert [name["text"] for name in panels.notes(some, 0.5)] == ["phase/augment, ms", "phases"]
+
+
 def test_a_scalar_without_a_value_in_the_range_says_so(path: Path) -> None:
     with LogAppender(path, a_run()) as appender:
         appender.append(rows=[_scalar(1, 1.0)])
