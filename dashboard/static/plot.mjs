@@ -51,12 +51,15 @@ function scrollTop(element) {
   return main ? main.scrollTop : window.scrollY;
 }
 
-// The view's controls are in the chart's top line where the window is wide. A legend that reaches as far begins
-// below them. Returns whether that changed.
+// The view's controls are in the chart's top line where the window is wide, and the buttons of the chart left of
+// them. A legend that reaches as far begins below them. Returns whether that changed.
 function makeRoom(chart) {
   const legend = chart.canvas.querySelector("g.legend")?.getBoundingClientRect();
   const controls = document.querySelector(".st-key-view_bar > :first-child")?.getBoundingClientRect();
-  const isCovered = Boolean(legend && controls && legend.right > controls.left);
+  const buttonsPx = chart.canvas.querySelector(".modebar")?.getBoundingClientRect().width ?? 0;
+  const isCovered = Boolean(legend && controls && legend.right > controls.left - buttonsPx);
+  const rightPx = controls && !isCovered ? chart.root.getBoundingClientRect().right - controls.left : 0;
+  chart.root.style.setProperty("--ss-buttons-right", `${rightPx}px`);
   const wasCovered = chart.root.classList.contains("ss-plot-below");
   chart.root.classList.toggle("ss-plot-below", isCovered);
   return isCovered !== wasCovered;
