@@ -266,8 +266,8 @@ def test_the_readings_required_where_batches_differ_in_length_are_stated() -> No
     chance = random.Random(7)
     for scales, required in (([0.3] * 40, 96), ([chance.betavariate(2, 5) for _ in range(40)], 384)):
         result = verdicts(of_lengths(step, scale) for step, scale in enumerate(scales, 1))
-        assert f" of at least {required} readings" in result[LeakSeries.FRAGMENTATION].message
-        assert " of at least 96 readings" in result[LeakSeries.ALLOCATED].message
+        assert f"after {required} readings" in result[LeakSeries.FRAGMENTATION].message
+        assert "after 96 readings" in result[LeakSeries.ALLOCATED].message
 
 
 def test_a_leak_where_batches_differ_in_length_is_called_later_and_called() -> None:

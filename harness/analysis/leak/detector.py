@@ -270,7 +270,6 @@ class LeakDetector:
         context = wording.VerdictContext(
             series,
             judgment,
-            judge.samples,
             judge.least_for_leak,
             left,
             self._on_cpu,

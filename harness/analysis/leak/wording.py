@@ -46,7 +46,6 @@ class VerdictContext(NamedTuple):
 
     series: LeakSeries
     judgment: Judgment
-    samples: int
     required: int
     steps_left: int | None
     on_cpu: bool
@@ -77,9 +76,13 @@ def sentence(context: VerdictContext) -> str:
         case LeakVerdict.WARM_UP:
             return f"Warming up: the first steps are not evaluated for {context.name}."
         case LeakVerdict.TOO_EARLY:
-            # More are required once the steps turn out to differ.
-            readings = f"{words.count(context.samples)} of at least {words.count(context.required)} readings"
-            return f"Too early for a verdict on {context.name}: {readings} {since}."
+            # Not the number so far: the verdict is not written again for each reading. More are required once
+            # the steps turn out to differ.
+            required = words.count(context.required)
+            return (
+                f"Too early for a verdict on {context.name}; a leak is reported after {required} readings at "
+                "the earliest."
+            )
         case LeakVerdict.LEAK:
             return (
                 f"{_growth(context, since)}{_outside(context)}{_end(context)} A cache that fills looks the "
