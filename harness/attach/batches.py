@@ -33,14 +33,17 @@ def samples_of(batch: Any, axis: int = 0) -> int | None:
     """Return the size of the dimension `axis` of the first tensor, of the first one where it has no such;
     None without a tensor."""
     first = first_tensor(batch)
-    return None if first is None else int(first.shape[axis if axis < first.dim() else 0])
+    # A nested tensor has sizes of single dimensions, but no shape.
+    return None if first is None else int(first.size(axis if axis < first.dim() else 0))
 
 
 def batch_axis(batch: Any, batch_size: int | None) -> int:
     """Return the dimension of the first tensor that counts the samples: the second one, as in (sequence,
     batch), where that alone is of `batch_size`, which the loader has; else the first one."""
     first = first_tensor(batch)
-    if first is None or batch_size is None or batch_size < _LEAST_TELLING or first.dim() == 1:
+    if first is None or batch_size is None or batch_size < _LEAST_TELLING:
+        return 0
+    if first.dim() == 1 or first.is_nested:
         return 0
     return int(first.shape[0] != batch_size and first.shape[1] == batch_size)
 
@@ -59,7 +62,8 @@ def sizes_of(inputs: Any) -> tuple[int | None, int | None]:
     """Return the samples and the tokens of a model's inputs, see `samples_of` and `tokens_of`. The
     samples of a vector of floats are unknown, see `is_vector_of_floats`."""
     tensor = inputs[0] if type(inputs) is tuple and inputs else None
-    if type(tensor) is Tensor and (shape := tensor.shape):  # Nearly always, so without a further call.
+    # Nearly always, so without a further call.
+    if type(tensor) is Tensor and not tensor.is_nested and (shape := tensor.shape):
         if len(inputs) > 1 and _is_sequence_first(tensor, inputs[1]):
             return shape[1], _tokens_in(tensor)
         if len(shape) == 3 and len(inputs) > 1 and _is_state(tensor, inputs[1]):
@@ -70,14 +74,14 @@ def sizes_of(inputs: Any) -> tuple[int | None, int | None]:
         tensor = first_tensor(inputs)
         if is_vector_of_floats(tensor):
             return None, None
-    return None if tensor is None else int(tensor.shape[0]), _tokens_in(tensor)
+    return None if tensor is None else int(tensor.size(0)), _tokens_in(tensor)
 
 
 def _is_state(first: Tensor, second: Any) -> bool:
     """Return whether `first` is a hidden state, (layers, batch, features), and `second` the batch, (batch,
     sequence, features), or (batch, sequence) of token ids. Where `first` is (batch, sequence, features), a
     square mask and an embedding of positions begin with the sequence too; neither is a batch."""
-    if type(second) is not Tensor or not first.is_floating_point():
+    if type(second) is not Tensor or second.is_nested or not first.is_floating_point():
         return False
     is_batch = second.dim() == 3 or (second.dim() == 2 and second.dtype in _TOKEN_TYPES)
     return is_batch and first.shape[0] != first.shape[1] == second.shape[0] != second.shape[1]
@@ -91,7 +95,7 @@ def _is_sequence_first(first: Tensor, second: Any) -> bool:
     if not has_tokens and first.dim() != 3:
         return False
     state = first_tensor(second)
-    if state is None or state.dim() != 3 or not state.is_floating_point():
+    if state is None or state.is_nested or state.dim() != 3 or not state.is_floating_point():
         return False
     if state is second and (state.shape[0] == 1 or state.shape[1] == state.shape[2]):
         return False

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.attach.batches import samples_of, sizes_of, tokens_of
+from harness.attach.batches import batch_axis, samples_of, sizes_of, tokens_of
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,12 @@ def test_a_vector_of_floats_may_be_one_sample_and_is_not_counted(
     inputs: tuple[object, ...], samples: int | None
 ) -> None:
     assert sizes_of(inputs) == (samples, None)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_the_samples_of_a_nested_tensor_are_its_tensors(layout: torch.layout) -> None:
+    nested = torch.nested.nested_tensor([torch.ones(3, 5), torch.ones(4, 5)], layout=layout)
+    assert sizes_of((nested,)) == (2, None)
+    assert sizes_of((torch.ones(2, 3, 5), nested)) == (2, None)
+    assert samples_of([nested], batch_axis([nested], 5)) == 2
