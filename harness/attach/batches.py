@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 _DEEPEST = 4
 # A dimension of one element says nothing about batches of one sample.
@@ -13,9 +14,12 @@ _TOKEN_TYPES = (torch.int64, torch.int32)
 
 
 def first_tensor(batch: Any, depth: int = 0) -> Tensor | None:
-    """Return the first tensor with a dimension in nested sequences and mappings; None without one."""
+    """Return the first tensor with a dimension in nested sequences and mappings; None without one. Of a
+    packed sequence it is the first time step, the only one that all samples have."""
     if isinstance(batch, Tensor):
         return batch if batch.dim() else None
+    if isinstance(batch, PackedSequence):
+        return batch.data[: int(batch.batch_sizes[0])]
     if depth == _DEEPEST:
         return None
     items: Any = ()

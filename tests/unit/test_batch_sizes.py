@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_sequence
 
 from harness.attach.batches import batch_axis, samples_of, sizes_of, tokens_of
 
@@ -76,3 +77,9 @@ def test_the_samples_of_a_nested_tensor_are_its_tensors(layout: torch.layout) ->
     assert sizes_of((nested,)) == (2, None)
     assert sizes_of((torch.ones(2, 3, 5), nested)) == (2, None)
     assert samples_of([nested], batch_axis([nested], 5)) == 2
+
+
+def test_the_samples_of_a_packed_sequence_are_its_sequences() -> None:
+    packed = pack_sequence([torch.ones(2, 5), torch.ones(7, 5), torch.ones(4, 5)], enforce_sorted=False)
+    assert sizes_of((packed,)) == (3, None)
+    assert samples_of((packed, torch.ones(3)), batch_axis((packed,), 3)) == 3
