@@ -252,8 +252,8 @@ class LoaderSwitch:
         self._failure = f"The loader failed with new values, and has its earlier ones: {reason_of(error)}"
 
     def _fed(self, batches: LoaderPass, is_first: bool) -> None:
-        """Take notice of a pass that feeds the training. `is_first`: no loader did before. Where this one takes
-        the place of a loader that exists no longer, it has the values of that one."""
+        """Take notice of a pass that feeds the training. `is_first`: no loader did before. If this one takes
+        the place of a dropped loader, it has the values of that one."""
         loader, fixed = batches.loader, batches.fixed_because
         if loader is None:
             return
