@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.tracking.frames import NO_SITE, StackFrame, is_torch, reduce_stack, site
+from harness.tracking.frames import NO_SITE, StackFrame, is_library, reduce_stack, site
 
 STEP = StackFrame("project/train.py", 12, "step")
 
@@ -18,12 +18,13 @@ STEP = StackFrame("project/train.py", 12, "step")
         "??",
         "x.inl",
         "numpy/random/_common.pyx",
+        "numpy/_core/numeric.py",
         "z3/cz3vcpgktv5ml3u33u6ylioqz73qzckh5lb5msnz4b7q6gkaykiv.py",
     ],
 )
-def test_other_languages_and_what_torch_compile_writes_are_no_persons_code(file: str) -> None:
+def test_libraries_other_languages_and_what_torch_compile_writes_are_no_persons_code(file: str) -> None:
     frames = reduce_stack([StackFrame(file, 0, "allocate"), STEP])
-    assert is_torch(file)
+    assert is_library(file)
     assert site(frames) == STEP.text
     assert site(reduce_stack([StackFrame(file, 0, "start_thread")])) == NO_SITE
 
@@ -32,4 +33,4 @@ def test_other_languages_and_what_torch_compile_writes_are_no_persons_code(file:
     "file", ["project/train.py", "<stdin>", "notebook.ipynb", "project/foo", "ops.o.py", "z3/cz3.py"]
 )
 def test_python_is(file: str) -> None:
-    assert not is_torch(file)
+    assert not is_library(file)

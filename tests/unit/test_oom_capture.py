@@ -222,9 +222,12 @@ def test_the_size_in_an_error_about_the_hosts_memory_is_the_arrays(workload: Wor
     assert (requests.error_bytes, requests.least_bytes, requests.most_bytes) == (20 << 20,) * 3
 
 
-def test_the_line_of_an_array_is_not_that_of_a_source_that_numpy_was_built_from(workload: Workload) -> None:
+@pytest.mark.parametrize("allocate", [np.random.rand, np.ones])
+def test_the_line_of_an_array_is_not_one_of_numpy(
+    workload: Workload, allocate: Callable[[int], object]
+) -> None:
     def draw() -> None:
-        np.random.rand(1 << 45)
+        allocate(1 << 45)
 
     site = captured(workload, draw).request.site
     assert site is not None

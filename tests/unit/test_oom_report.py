@@ -205,7 +205,14 @@ def test_without_a_step_half_of_the_batch_is_to_be_tried_next_and_no_more_is_sai
 
 
 @pytest.mark.parametrize(
-    "values", [{"batch_size": 1}, {"batch_size": None}, {"phase": OomPhase.DATA}, {"leak": LEAK}]
+    "values",
+    [
+        {"batch_size": 1},
+        {"batch_size": None},
+        {"phase": OomPhase.DATA},
+        {"leak": LEAK},
+        {"phase": OomPhase.OPTIMIZER},
+    ],
 )
 def test_nothing_is_said_about_other_settings_without_evidence(values: dict[str, Any]) -> None:
     assert explain(some_facts(**values)).counterfactuals == ()

@@ -169,7 +169,8 @@ def _untried(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
         batch is None
         or batch == 1
         or facts.peaks
-        or facts.asked.phase not in _IN_MODEL
+        or facts.asked.phase
+        not in _IN_MODEL - {OomPhase.OPTIMIZER}  # Its state does not depend on the batch.
         or verdict not in _BY_THE_STEP
     ):
         return []

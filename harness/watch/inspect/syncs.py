@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, TextIO
 
 import torch
 
-from harness.tracking.frames import is_torch, shorten
+from harness.tracking.frames import is_library, shorten
 from harness.watch.training import Call, Replaced, Wrapper
 
 _SYNC = "called a synchronizing"
@@ -186,7 +186,7 @@ def _caller(frame: FrameType | None) -> tuple[CodeType | None, int]:
     """The innermost line outside torch and Python's warnings."""
     while frame is not None:
         file = frame.f_code.co_filename
-        if file not in _WARNINGS and not is_torch(shorten(file)):
+        if file not in _WARNINGS and not is_library(shorten(file)):
             return frame.f_code, frame.f_lineno or 0
         frame = frame.f_back
     return None, 0

@@ -38,7 +38,7 @@ from harness.device.protocol import AllocatorReading, Device, MemoryInfo
 from harness.errors import text_of
 from harness.records.memory import MemoryCategory, ProcessLimit
 from harness.records.run import DeviceKind, MemoryReading
-from harness.tracking.frames import is_own, is_torch, shorten
+from harness.tracking.frames import is_library, is_own, shorten
 from harness.tracking.owners import owned_tensors, storage_bytes
 from harness.watch.oom.backward import reached
 from harness.watch.oom.errors import attempt, memory_error_of, with_causes
@@ -228,7 +228,7 @@ def _request(
     least, most = (
         (None, None) if numbers.requested_bytes is None else tensor_bytes(numbers.requested_bytes, kind)
     )
-    ours = [call for call in raised.calls() if not is_torch(file := shorten(call[0])) and not is_own(file)]
+    ours = [call for call in raised.calls() if not is_library(file := shorten(call[0])) and not is_own(file)]
     path, module = _module(frames, training)
     stack = tuple(f"{shorten(file)}:{line} {function}" for file, line, function in ours[:_MOST_FRAMES])
     code = linecache.getline(ours[0][0], ours[0][1]).strip() if ours else ""
@@ -257,7 +257,7 @@ def _is_in_engine(frames: Sequence[FrameType]) -> bool:
     if _ENGINE not in names:
         return False
     inner = [shorten(frame.f_code.co_filename) for frame in frames[len(frames) - names.index(_ENGINE) :]]
-    return all(is_torch(file) or is_own(file) for file in inner)
+    return all(is_library(file) or is_own(file) for file in inner)
 
 
 def _module_at(frame: FrameType) -> nn.Module | None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from harness.analysis.oom.report import LiveVariable
-from harness.tracking.frames import is_own, is_torch, shorten
+from harness.tracking.frames import is_library, is_own, shorten
 from harness.watch.oom.arrays import (
     Memory,
     attributes_of,
@@ -144,7 +144,7 @@ def largest_variables(
         search = _Search(device, {memory.key for memory in memories if memory is not None})
         for frame, line in zip(frames, lines, strict=True):
             file = shorten(frame.f_code.co_filename)
-            if is_torch(file) or is_own(file):
+            if is_library(file) or is_own(file):
                 continue
             site = f"{file}:{line} {frame.f_code.co_name}"
             candidates += [_Variable(name, site, search.behind(value)) for name, value in _named(frame)]
@@ -251,7 +251,7 @@ def _parts(value: Any) -> Iterator[Any]:
             return parts
     if type(value) is FunctionType:
         file = shorten(value.__code__.co_filename)
-        return iter(() if is_torch(file) or is_own(file) else (*(value.__closure__ or ()), value.__dict__))
+        return iter(() if is_library(file) or is_own(file) else (*(value.__closure__ or ()), value.__dict__))
     if type(value) is CellType:
         return iter(gc.get_referents(value))
     if is_kind_of(value, _HOLDERS):
