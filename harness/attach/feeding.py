@@ -137,9 +137,9 @@ class Feeding:
             return True
         return False
 
-    def is_known_at_end(self) -> bool:
-        """Return whether the step that ends has no news: its loader feeds the training already, or it has
-        none. What it had is then done with; else `step_ended` is to be called."""
+    def end_known_step(self) -> bool:
+        """End the step if the loader that fed it feeds the training already, or none fed it; return whether
+        that is so. Else `step_ended` is to be called."""
         recent = self.recent
         if not self.is_settled or (recent and (len(recent) > 1 or recent[0].loader not in self.training)):
             return False

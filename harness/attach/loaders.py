@@ -97,7 +97,7 @@ class LoaderSwitch:
     def step_ended(self, step: int, *, is_ended_by_evaluation: bool = False) -> dict[str, Any] | None:
         """Take notice of the end of `step`, as `Feeding.step_ended`; return the earlier values where those in
         effect now, or the reasons why they cannot change, are to be recorded, else None."""
-        if self.feeding.is_known_at_end():
+        if self.feeding.end_known_step():
             return None
         has_joined = self.feeding.step_ended(step, is_ended_by_evaluation=is_ended_by_evaluation)
         earlier, self._recorded = self._recorded, self.values()
