@@ -116,7 +116,10 @@ class StepEntries:
             observation.feeding.delivered(batches)
             if self.guard.is_on and not observation.is_loading:
                 drawn = batches.drawn_last
-                samples = self.count_samples(batches, batch) if drawn is None else len(drawn[-1])
+                if drawn is None or batch is None:
+                    samples = self.count_samples(batches, batch)
+                else:
+                    samples = len(drawn[-1])
                 self.guard.run(observation.batch_arrived, samples, batches)
 
     def batch_missed(self, batches: LoaderPass, error: BaseException | None = None) -> None:

@@ -87,7 +87,10 @@ def _until_an_error(
             if len(times_ns) == 1:
                 times_ns.append(plain.now())
                 drawn = batches.drawn_last
-                plain.samples = events.count_samples(batches, batch) if drawn is None else len(drawn[-1])
+                if drawn is None or batch is None:
+                    plain.samples = events.count_samples(batches, batch)
+                else:
+                    plain.samples = len(drawn[-1])
             else:  # The dataset has a training of its own.
                 events.arrived(batches, batch)
         # Nothing here refers to a batch that the script has.

@@ -126,9 +126,11 @@ class LoaderPass:
 
     def samples_of(self, batch: Any) -> int | None:
         """Return the number of samples in the newest batch of this pass; None: unknown, or of a later step
-        than the one under way."""
+        than the one under way. A collate function may return None for a batch without any usable sample."""
         if self.is_ahead:
             return None
+        if batch is None:
+            return 0
         drawn = self._drawn
         if drawn is None and self._were_drawn_before:
             return None  # As its first tensor may be anything, the model's inputs count until some are known.

@@ -106,6 +106,25 @@ def test_samples_are_the_indices_of_a_batch_after_a_change_of_its_size(tmp_path:
     assert run.samples_per_step() == [2, 2, 3, 3]
 
 
+def none_of_use(graphs: list[Tensor]) -> Tensor | None:
+    """Return None for a batch that has nothing of use, as with samples that could not be read."""
+    return torch.cat(graphs) if any(graph[0, 0] % 4 == 1 for graph in graphs) else None
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_batch_that_the_collate_function_leaves_out_has_no_samples(tmp_path: Path, size: int) -> None:
+    def train_with_some() -> None:
+        model = Model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        for batch in DataLoader(Graphs(), batch_size=size, collate_fn=none_of_use):
+            if batch is not None:
+                model(batch).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    assert [row.samples for row in steps_of(tmp_path, train_with_some).steps] == [size] * 3
+
+
 def test_samples_are_the_indices_that_a_batch_sampler_of_the_script_draws(tmp_path: Path) -> None:
     loader = DataLoader(Graphs(), batch_sampler=Pairs(_COUNT), collate_fn=Joined)
     assert [row.samples for row in steps_of(tmp_path, partial(train, loader)).steps] == [2] * 5
