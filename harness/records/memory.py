@@ -20,7 +20,7 @@ class MemoryCategory(StrEnum):
     TEMPORARIES = "temporaries"
     # Workspaces of kernels (cuBLAS, oneDNN, recurrent layers); in predictions, an estimate.
     LIBRARIES = "library workspaces"
-    UNKNOWN = "not told apart"
+    UNKNOWN = "unattributed"
 
 
 class MemorySampleRow(NamedTuple):

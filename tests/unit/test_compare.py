@@ -144,7 +144,7 @@ def test_a_part_of_the_memory_that_a_run_lacks_is_zero_and_one_not_measured_unkn
 
     weights, others = (MemoryPart.WEIGHTS, "weights", 9), (MemoryPart.OTHERS, "other processes", 50)
     adam = memory(others, weights, (MemoryPart.OPTIMIZER, "optimizer state", 18))
-    unknown = memory((MemoryPart.UNTOLD, "allocated, not broken down", 30))
+    unknown = memory((MemoryPart.UNDIVIDED, "allocated, not broken down", 30))
     rows = parts_side_by_side([adam, memory(weights), unknown, None])
     assert [(row.name, *row.sizes) for row in rows] == [
         ("weights", 9, 9, None, None),

@@ -117,7 +117,7 @@ def test_an_evaluation_that_does_not_fit_is_not_called_training() -> None:
 
 def facts_with_parts() -> OomFacts:
     holders = (
-        LiveCategory("not told apart", None, 5 * GIB),
+        LiveCategory("unattributed", None, 5 * GIB),
         LiveCategory("weights", None, 3 * GIB),
         LiveCategory("weights", "blocks.0", 2 * GIB),
         # Without a total of its own.
@@ -131,7 +131,7 @@ def test_a_part_stands_below_its_total_in_another_column() -> None:
     text = render(explain(facts_with_parts()))
     expected = """
 Largest live allocations:
-    5.00 GiB  not told apart
+    5.00 GiB  unattributed
     3.00 GiB  weights
        of it  2.00 GiB in blocks.0
     1.00 GiB  activations, blocks.1
@@ -147,7 +147,7 @@ def test_on_the_page_a_part_is_called_one() -> None:
     lines = [(line.what, line.where) for line in oom_lines(facts_with_parts())]
     assert lines == [
         ("variable kept", "train.py:14 train"),
-        ("not told apart", ""),
+        ("unattributed", ""),
         ("weights", ""),
         ("part of weights", "blocks.0"),
         ("activations", "blocks.1"),

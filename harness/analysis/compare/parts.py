@@ -12,7 +12,7 @@ _ORDER = (
     MemoryPart.OPTIMIZER,
     MemoryPart.RETAINED,
     MemoryPart.ACTIVATIONS,
-    MemoryPart.UNTOLD,
+    MemoryPart.UNDIVIDED,
     MemoryPart.UNUSED,
     MemoryPart.SPLIT,
     MemoryPart.WAITING,
@@ -39,5 +39,5 @@ def _size(memory: Waterfall | None, name: str) -> int | None:
         return None
     size = next((bar.size_bytes for bar in memory.bars if bar.name == name), None)
     # A bar of several parts names them all.
-    is_measured = not any(bar.place is MemoryPart.UNTOLD or name in bar.name for bar in memory.bars)
+    is_measured = not any(bar.place is MemoryPart.UNDIVIDED or name in bar.name for bar in memory.bars)
     return 0 if size is None and is_measured else size

@@ -28,7 +28,7 @@ class MemoryPart(StrEnum):
     RETAINED = "retained"
     ACTIVATIONS = "activations"
     # Parts that were not measured separately.
-    UNTOLD = "untold"
+    UNDIVIDED = "undivided"
     FREE = "free"
 
 
@@ -126,7 +126,7 @@ def _outside(nest: _Nest, is_cpu: bool) -> list[MemoryBar]:
     if heap is None:
         used = nest.used if nest.process is None else nest.process
         name = "all processes, not broken down" if nest.process is None else "this process, not broken down"
-        bars = [MemoryBar(MemoryPart.UNTOLD, name, used or 0, "The allocator does not report its memory.")]
+        bars = [MemoryBar(MemoryPart.UNDIVIDED, name, used or 0, "The allocator does not report its memory.")]
         if nest.used is not None and nest.process is not None:
             bars.insert(0, MemoryBar(MemoryPart.OTHERS, "other processes", nest.used - nest.process, others))
         return bars
@@ -150,7 +150,7 @@ def _free(nest: _Nest, is_cpu: bool) -> list[MemoryBar]:
     if nest.process is None:
         name = f"{'Python' if is_cpu else 'context'}, libraries, {name}"
     meaning = "The system does not report the memory of all processes, so free memory is unknown too."
-    return [MemoryBar(MemoryPart.UNTOLD, name, nest.total - (inner or 0), meaning)]
+    return [MemoryBar(MemoryPart.UNDIVIDED, name, nest.total - (inner or 0), meaning)]
 
 
 def _unused(sample: MemorySampleRow, nest: _Nest, is_cpu: bool) -> tuple[list[MemoryBar], int]:
@@ -159,7 +159,7 @@ def _unused(sample: MemorySampleRow, nest: _Nest, is_cpu: bool) -> tuple[list[Me
         return [], 0
     if nest.allocated is None:
         meaning = "Reserved by the allocator; the allocated part is unknown."
-        return [MemoryBar(MemoryPart.UNTOLD, "reserved, not broken down", nest.reserved, meaning)], 0
+        return [MemoryBar(MemoryPart.UNDIVIDED, "reserved, not broken down", nest.reserved, meaning)], 0
     unused = nest.reserved - nest.allocated
     if is_cpu:
         meaning = "Freed by tensors and cached in the heap for the next; empty_cache releases whole pages."
@@ -203,7 +203,7 @@ def _allocated(
         meaning = (
             "Memory of tensors. Their categories are known after the first census of the model's modules."
         )
-        return [MemoryBar(MemoryPart.UNTOLD, "allocated, not broken down", nest.allocated, meaning)]
+        return [MemoryBar(MemoryPart.UNDIVIDED, "allocated, not broken down", nest.allocated, meaning)]
     bars = [
         MemoryBar(
             MemoryPart.WEIGHTS,
@@ -225,7 +225,7 @@ def _allocated(
     rest = nest.allocated - sum(bar.size_bytes for bar in bars)
     if rest < 0:
         meaning = "Memory of tensors, less than at the last census of the model, so its parts do not add up."
-        return [MemoryBar(MemoryPart.UNTOLD, "allocated, not broken down", nest.allocated, meaning)]
+        return [MemoryBar(MemoryPart.UNDIVIDED, "allocated, not broken down", nest.allocated, meaning)]
     if gradients is not None and gradients <= rest:
         meaning = "One number per trained parameter, from the backward pass to zero_grad()."
         bars.insert(1, MemoryBar(MemoryPart.GRADIENTS, "gradients", gradients, meaning))

@@ -8,7 +8,7 @@ straggler's is longer than the others' by about what its waits are shorter. The 
 all-reduce of all ranks in a step is the all-reduce itself, and not the lateness of a rank.
 
 Where a rank lacks the waits (FSDP, GPUs, earlier logs), the whole backward pass stands for them. A rank whose
-backward pass itself computes longer cannot be told then: all ranks' backward passes are equally long. Where
+backward pass itself computes longer cannot be found then: all ranks' backward passes are equally long. Where
 device times exist, they are compared instead of the CPU's.
 """
 
