@@ -119,6 +119,13 @@ def y_axis(title: str, domain: tuple[float, float], ticks: int = 4) -> dict[str,
     }
 
 
+def value_axis(title: str, domain: tuple[float, float], ticks: int = 4) -> dict[str, Any]:
+    """Build the y axis of values without a unit, such as losses and learning rates: not from zero up, and
+    1e-4 in place of 100μ."""
+    own = {"rangemode": "normal", "zeroline": False, "exponentformat": "e"}
+    return y_axis(title, domain, ticks) | own
+
+
 def note(text: str, y: float, *, yref: str = "paper", **more: Any) -> dict[str, Any]:
     """Build a small text in a panel. Plotly reads some markup: `text` must not come from users."""
     font = {"size": 11, "color": "@muted"}

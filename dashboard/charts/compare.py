@@ -8,7 +8,7 @@ import numpy as np
 
 from dashboard.buckets import EMPTY, Array, BucketTable, joined, of_steps
 from dashboard.charts import phases
-from dashboard.charts.axes import frame, line, memory_unit, x_axis, y_axis
+from dashboard.charts.axes import frame, line, memory_unit, value_axis, x_axis, y_axis
 from dashboard.charts.panel import panel, panel_axis
 from dashboard.charts.theme import RUNS
 from harness import words
@@ -92,7 +92,7 @@ def figure(runs: Sequence[Compared], axis: CurveAxis = CurveAxis.STEP) -> dict[s
         },
         "yaxis": y_axis("step, ms", (0.7, 1.0)),
         "yaxis2": y_axis(f"peak, {unit[1]}", (0.36, 0.64)),
-        "yaxis3": y_axis("loss", (0.0, 0.3)) | {"rangemode": "normal", "zeroline": False},
+        "yaxis3": value_axis("loss", (0.0, 0.3)),
     }
     label = f"Comparison of {len(runs)} runs: step time, peak memory and loss by {TITLES[axis]}."
     extent = [

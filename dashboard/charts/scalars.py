@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dashboard.buckets import Array
-from dashboard.charts.axes import CONFIG, frame, line, note, x_axis, y_axis
+from dashboard.charts.axes import CONFIG, frame, line, note, value_axis, x_axis
 from dashboard.charts.theme import RUNS
 from harness.records.script import PHASE_PREFIX
 from harness.words import clip, plural, printable
@@ -86,7 +86,7 @@ def axes(scalars: Sequence[Scalar], part: float) -> Mapping[str, dict[str, Any]]
     """Build the y axes; the panels take the share `part` of the height, from the bottom up."""
     made = {}
     for at, (scalar, domain) in enumerate(zip(scalars, _domains(scalars, part), strict=True)):
-        axis = y_axis("", domain, ticks=3) | {"rangemode": "normal", "zeroline": False} | _range(scalar)
+        axis = value_axis("", domain, ticks=3) | _range(scalar)
         made[f"yaxis{_FIRST_AXIS + at}"] = axis
     return made
 
@@ -155,7 +155,7 @@ def overlaid(scalars: Sequence[RunScalar], title: str, hover: str, revision: str
         ],
     }
     for at, domain in enumerate(domains.values()):
-        axis = y_axis("", domain, ticks=3) | {"rangemode": "normal", "zeroline": False}
+        axis = value_axis("", domain, ticks=3)
         layout[f"yaxis{_FIRST_AXIS + at}"] = axis
     data, named = [], set[int]()
     for scalar in scalars:

@@ -104,6 +104,7 @@ def _check(check: Check) -> None:
         st.badge(word, icon=icon, color=color, width=110)  # type: ignore[arg-type]  # a Literal
         with st.container(width=190):
             st.text(check.name)
-        st.text(check.value)
-        if check.advice:
-            st.caption(plain(check.advice))
+        with st.container(width="stretch", gap=None):
+            st.text(check.value)
+            if check.advice:
+                st.caption(plain(check.advice))

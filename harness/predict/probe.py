@@ -47,10 +47,13 @@ class KernelReport(NamedTuple):
         """The report as one line."""
         variables = "".join(f", {name}={value}" for name, value in self.processor.variables)
         kernels = "; ".join(
-            f"{k.name} {words.size(k.temporary_bytes)}, {words.size(k.retained_bytes)} retained"
+            f"{k.name} {words.size(k.temporary_bytes)} and {words.size(k.retained_bytes)}"
+            if k.temporary_bytes or k.retained_bytes
+            else f"{k.name} none"
             for k in self.kernels
         )
-        return f"{words.plural(self.threads, 'thread')}{variables}: {kernels}"
+        threads = words.plural(self.threads, "thread")
+        return f"{threads}{variables}; during a call, and kept after the first one: {kernels}"
 
 
 def kernel_report(home: Path, *, measures: bool) -> KernelReport | None:

@@ -142,6 +142,14 @@ def test_typical_kernels_are_measured_once_and_then_read_from_the_home(tmp_path:
     assert kernel_report(tmp_path, measures=False) == report
 
 
+def test_the_words_of_a_report_name_kernels_without_memory_as_such() -> None:
+    kernels = (KernelMemory("product", 0, 4096), KernelMemory("gradient", 0, 0))
+    report = KernelReport(REVISION, torch_version(), this_processor()._replace(variables=()), 2, kernels)
+    assert report.words == (
+        "2 threads; during a call, and kept after the first one: product 4.00 KiB and 0 B; gradient none"
+    )
+
+
 def test_a_report_of_another_processor_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = KernelReport(REVISION, torch_version(), this_processor(), 2, (KernelMemory("product", 0, 4096),))
     (tmp_path / "kernels.json").write_text(to_json(report))

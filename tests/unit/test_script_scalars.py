@@ -116,6 +116,7 @@ def test_a_constant_has_a_range_around_its_value() -> None:
     one = np.array([1.0, 2.0])
     rate = np.array([0.01, 0.01 * (1 + 1e-15)])
     (axis,) = panels.axes([Scalar("lr", one, rate, rate, rate, 0)], 0.3).values()
+    assert axis["exponentformat"] == "e"  # 1e-4, where plotly.js would write 100μ.
     assert axis["range"] == pytest.approx([0.008, 0.012])
     (axis,) = panels.axes([Scalar("lr", one, one, one, one, 0)], 0.3).values()
     assert "range" not in axis
