@@ -7,20 +7,24 @@ from harness.profiling.kernel_names import parse_kernel_name
 from harness.records.profile import OperatorKind
 
 _NORMALIZATION = re.compile(
-    r"(?:batch|layer|group|instance|rms|weight)_?(?:layer_?)?norm|\bbn_[fb]w|(?:^|_)ln_(?:fwd|bwd)|welford"
+    r"(?:batch|layer|group|instance|rms|weight|qk)_?(?:layer_?)?norm|\bbn_[fb]w|(?:^|_)ln_(?:fwd|bwd)|welford"
     r"|rowwisemoments|gammabeta|fusedparams|internalgradients|cucompute(?:part)?grad|normalization"
 )
-_POOLING = re.compile(r"(?:max|avg|average|adaptive)_?pool|pooling|(?:^|_)pool[123]d")
+_POOLING = re.compile(
+    r"(?:max|avg|average|adaptive)_?pool|(?:max|average)_?gradinput|pooling|(?:^|_)pool[123]d"
+)
 _EMBEDDING = re.compile(
     r"embedding|index_?select|vectorized_gather|compute_grad_weight|krn_partial|partial_segments"
     r"|sum_and_scatter"
 )
 _LOSS = re.compile(
-    r"loss|cross_?entropy|classnll|(?:^|_)kl_div|(?:^|::)mse_|(?:^|_)bce_|smooth_l1|(?:^|_|::)huber"
+    r"loss|cross_?entropy|classnll|(?:^|_)kl_?div|(?:^|::)mse_|(?:^|_)bce_|smooth_l1|(?:^|_|::)huber"
 )
 _ATTENTION = re.compile(
     # Deformable attention has kernels named as those of deformable convolution.
-    r"attention|attn|ms_deform|flash|fmha|sdpa|scaled_dot_product|decodewithpagedkv|prefillwith"
+    # FlashInfer has kernels of all kinds; vLLM fills a cache in the layout of FlashAttention.
+    r"attention|attn|ms_deform|(?<!cache_)flash(?!infer)|fmha|sdpa|scaled_dot_product"
+    r"|(?:decode|prefill)with|mergestate"
     # AOTriton's and aiter's backward pass.
     r"|sage_(?:fwd|quant)|bwd_kernel_d[kq]|^_?bwd_(?:preprocess|kernel_fuse)"
 )
@@ -38,7 +42,7 @@ _MATMUL = re.compile(
 )
 _COPY = re.compile(
     r"memcpy|memset|copy_kernel|copy_device|catarray|fillfunctor|(?<!masked_)fill_kernel|index_elementwise"
-    r"|copy_out|rocclr_(?:copy|fill)|(?:^|_|::)(?:cat|roll)_cuda|subtensoropwith(?:sub|cast)tensor"
+    r"|copy_out|reshape_and_cache|rocclr_(?:copy|fill)|(?:^|_|::)(?:cat|roll)_cuda|subtensoropwith(?:sub|cast)tensor"
     # The accumulating half of index_put and index_add.
     r"|gather_elementwise|indexing_backward|indexfunc(?:small|large)index"
     r"|(?:reflection|replication|constant)_pad|converttensor|copytensor|(?:clone|copy|copies|copyslices|cat|stack)backward"
@@ -53,7 +57,7 @@ _IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
         OperatorKind.COMMUNICATION,
         re.compile(
             r"nccl|rccl|msccl|c10d::|gloo:|all_?reduce|all_?gather|reduce_?scatter|cross_device_reduce"
-            r"|nvshmem|param_comms"
+            r"|nvshmem|deep_ep::|param_comms"
         ),
     ),
     (
@@ -66,7 +70,7 @@ _IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
     (
         OperatorKind.ELEMENTWISE,
         re.compile(
-            r"elemwisernncell|(?:lstm|gru|rnn)_elementwise|(?:lstm|gru)_cell|rotary|(?:^|_)rope(?:_|$)"
+            r"elemwisernncell|(?:lstm|gru|rnn)_elementwise|(?:lstm|gru)_cell|rotary|(?:^|_)m?rope(?:_|$)"
         ),
     ),
     (
@@ -135,7 +139,7 @@ _OPERATORS: dict[OperatorKind, frozenset[str]] = {
         "index_put _index_put_impl repeat repeat_interleave roll flip constant_pad_nd scatter scatter_add "
         "scatter_reduce index_add index_copy index_fill masked_select masked_scatter slice_scatter "
         "select_scatter as_strided_scatter slice_backward select_backward _unsafe_index tile narrow_copy "
-        "expand_copy new_zeros new_ones new_full"
+        "expand_copy new_zeros new_ones new_full pixel_shuffle pixel_unshuffle native_channel_shuffle"
     ),
     OperatorKind.ELEMENTWISE: _names(
         "add sub mul div sqrt rsqrt exp log pow neg lerp addcmul addcdiv clamp clamp_min clamp_max sum mean "
