@@ -26,9 +26,10 @@ def _unrecorded(name: str) -> Callable[..., None]:
 class SummaryWriter:
     """Writes scalars into the run of this process, with the calls of `torch.utils.tensorboard.SummaryWriter`.
 
-    A `global_step` is recorded as given: charts show the value at the step of that number. Without one it is
-    the step under way, as in `Run.log`. Numbers under names that a run cannot have are left out with one
-    warning of the run, and so is everything but scalars: neither ends a script that runs with TensorBoard.
+    A `global_step` is recorded as given, rounded toward zero as by TensorBoard: charts show the value at the
+    step of that number. Without one it is the step under way, as in `Run.log`. Numbers under names that a run
+    cannot have, or at negative steps, are left out with one warning of the run, and so is everything but
+    scalars: none of them ends a script that runs with TensorBoard.
 
     Attributes:
         log_dir: a folder for files of the script: the given one, otherwise that of the run.
@@ -74,7 +75,7 @@ class SummaryWriter:
         double_precision: bool = False,
     ) -> None:
         """Record one number; `walltime` and the options after it are not used. Raises ValueError for anything
-        but a number, and for a step that is negative, fractional or larger than 2**63 - 1."""
+        but a number, and for a step that is no number or larger than 2**63 - 1."""
         del walltime, new_style, double_precision
         self._log({tag: scalar_value}, global_step)
 
@@ -126,13 +127,16 @@ class SummaryWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _log(self, values: Mapping[str, object], step: object) -> None:
+    def _log(self, values: Mapping[str, object], step: Any) -> None:
         # Not at import time: it imports torch.
-        from harness.attach.scalars import NAME_FAULTS, check_step
+        from harness.attach.scalars import NAME_FAULTS, ScalarFault, check_step
 
-        number = check_step("global_step", step)
+        with suppress(TypeError, ValueError, OverflowError, RuntimeError):  # The last one: torch's.
+            step = None if step is None else int(step)
+        is_negative = isinstance(step, int) and step < 0
+        number = step if is_negative else check_step("global_step", step)
         if self._remarks is not None:
-            self._remarks.log_possible(values, number, NAME_FAULTS)
+            self._remarks.log_possible(values, number, NAME_FAULTS | {ScalarFault.STEP})
 
     def _warn_of(self, method: str) -> None:
         if self._remarks is not None:

@@ -75,7 +75,16 @@ def test_what_is_not_recorded_is_one_warning_per_method(training: SmallTraining,
 
 @pytest.mark.parametrize(
     ("step", "number"),
-    [(0.0, 0), (np.float64(3.0), 3), (np.int32(4), 4), (torch.tensor(5), 5), (torch.tensor([6.0]), 6)],
+    [
+        (0.0, 0),
+        (np.float64(3.0), 3),
+        (np.int32(4), 4),
+        (torch.tensor(5), 5),
+        (torch.tensor([6.0]), 6),
+        (7.75, 7),
+        ("8", 8),
+        (True, 1),
+    ],
 )
 def test_a_step_is_converted_as_tensorboard_does(
     training: SmallTraining, tmp_path: Path, step: object, number: int
@@ -86,7 +95,7 @@ def test_a_step_is_converted_as_tensorboard_does(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [-1, 2**63, 0.5, float("nan"), float("inf"), "3", True, torch.zeros(2)])
+@pytest.mark.parametrize("step", [2**63, float("nan"), float("inf"), "three", torch.zeros(2)])
 def test_a_step_that_no_log_can_have_is_refused(
     training: SmallTraining, tmp_path: Path, step: object
 ) -> None:
@@ -99,7 +108,7 @@ def test_a_step_that_no_log_can_have_is_refused(
         assert log.script.last_scalar("loss") == (2**63 - 1, 0.5)
 
 
-def test_what_is_no_number_is_refused_and_a_name_beyond_the_limits_is_left_out(
+def test_what_is_no_number_is_refused_and_a_name_or_step_beyond_the_limits_is_left_out(
     training: SmallTraining, tmp_path: Path
 ) -> None:
     with watch(training, tmp_path):
@@ -111,9 +120,11 @@ def test_what_is_no_number_is_refused_and_a_name_beyond_the_limits_is_left_out(
         with pytest.raises(ValueError, match="loss cannot be 'low'; log numbers"):
             writer.add_scalar("loss", "low")
         writer.add_scalars("layer" * 40, {"weight": 0.5, "bias": 0.5}, 1)
+        writer.add_scalar("loss", 0.75, -1)
         writer.add_scalar("loss", 0.5, 1)
-    (warning,) = events(tmp_path, EventKind.WARNING)
-    assert "cannot name a scalar; use printable text of up to 200 letters" in warning.message
+    of_name, of_step = events(tmp_path, EventKind.WARNING)
+    assert "cannot name a scalar; use printable text of up to 200 letters" in of_name.message
+    assert "step cannot be -1" in of_step.message
     assert scalar(tmp_path, "loss") == [(1, 0.5)]
 
 
