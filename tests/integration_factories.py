@@ -57,10 +57,11 @@ class Classifier(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def lightning_trainer(callbacks: list[pl.Callback]) -> pl.Trainer:
+def lightning_trainer(callbacks: list[pl.Callback], batches_per_step: int = 1) -> pl.Trainer:
     """A Trainer of Lightning for two epochs."""
     return pl.Trainer(
         max_epochs=2,
+        accumulate_grad_batches=batches_per_step,
         accelerator="cpu",
         callbacks=callbacks,
         logger=False,

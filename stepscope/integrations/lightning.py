@@ -26,8 +26,9 @@ class StepscopeCallback(pl.Callback):
         self.run: Run | None = None
         self._metrics: Metrics | None = None
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Open the run, in the main process."""
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Open the run, in the main process: before `on_train_start`, when the loader of the first epoch is
+        open already, and its batches would not be seen."""
         if trainer.is_global_zero:
             self.run = watch(pl_module, trainer.optimizers, name=self._name, home=self._home)
             self._metrics = Metrics()
@@ -52,11 +53,12 @@ class StepscopeCallback(pl.Callback):
         self._log_metrics(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Record the metrics of the validation."""
+        """Record the metrics of the validation, unless it is Lightning's trial before the training."""
         del pl_module
-        self._log_metrics(trainer)
+        if not trainer.sanity_checking:
+            self._log_metrics(trainer)
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """End the run."""
         del trainer, pl_module
         if self.run is not None:

@@ -78,6 +78,19 @@ def test_a_lightning_trainer_has_its_steps_and_metrics_and_the_bare_losses(tmp_p
 @pytest.mark.slow
 @_LIGHTNING_WARNINGS[0]
 @_LIGHTNING_WARNINGS[1]
+def test_the_batches_of_an_accumulated_step_count_from_lightnings_first_epoch_on(tmp_path: Path) -> None:
+    from stepscope.integrations import lightning as lightning_integration
+    from tests.integration_factories import Classifier, lightning_trainer
+
+    callback = lightning_integration.StepscopeCallback(home=tmp_path)
+    lightning_trainer([callback], batches_per_step=3).fit(Classifier(), SmallTraining().loader)
+    with log_of(tmp_path) as log:
+        assert [row.samples for row in log.last_steps(100)] == [24, 24, 16] * 2
+
+
+@pytest.mark.slow
+@_LIGHTNING_WARNINGS[0]
+@_LIGHTNING_WARNINGS[1]
 def test_an_error_in_lightning_is_the_outcome(tmp_path: Path) -> None:
     from stepscope.integrations import lightning as lightning_integration
     from tests.integration_factories import Classifier, lightning_trainer
