@@ -1,5 +1,6 @@
 """The learning rates of a script's optimizers, multiplied while an optimizer steps."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,55 @@ class _Scaled(NamedTuple):
     group: dict[str, Any]
     own: Any
     scaled: Any
+    factor: float
+
+    @property
+    def rate_after(self) -> Any:
+        """The script's own rate after the step, which may have set another one: a number that is nearer to
+        the scaled rate than to the script's own was computed from it, as by an optimizer with a decay."""
+        rate: Any = self.group["lr"]
+        if rate is self.scaled:
+            return self.own
+        if not all(isinstance(one, float | int) and one > 0 for one in (rate, self.own)):
+            return rate
+        is_computed = _distance(rate, self.scaled) < _distance(rate, self.own)
+        return rate / self.factor if is_computed else rate
+
+
+class _WithinHooks:
+    """The part of an optimizer's step between the hooks that the script has registered for it. They read and
+    set its own rates: in one of them its scheduler may step. A step may call that of its base class, and then
+    torch calls all hooks twice."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        begin: Callable[[torch.optim.Optimizer], None],
+        end: Callable[[torch.optim.Optimizer], None],
+    ) -> None:
+        self.optimizer = optimizer
+        self._begin = begin
+        self._end = end
+        self._depth = 0
+        after = optimizer.register_step_post_hook(self._ended)
+        hooks: Any = optimizer._optimizer_step_post_hooks  # An OrderedDict, which torch declares as a dict.
+        hooks.move_to_end(after.id, last=False)
+        self._handles = optimizer.register_step_pre_hook(self._began), after
+
+    def remove(self) -> None:
+        """Leave only the script's hooks. Idempotent."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _began(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._begin(optimizer)
+
+    def _ended(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._end(optimizer)
 
 
 class LearningRateFactor:
@@ -25,44 +75,64 @@ class LearningRateFactor:
     def __init__(self) -> None:
         self.factor = 1.0
         self.scaled: list[_Scaled] = []
+        self._within_hooks: list[_WithinHooks] = []
 
     @property
     def is_own(self) -> bool:
         """Return whether the script's own rates are in effect."""
-        return self.factor == 1.0 and not self.scaled
+        return self.factor == 1.0 and not self.scaled and not self._within_hooks
 
     def update_began(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step. One that steps within another one, with the same parameters, is part
         of it if it has taken its rate over; one that did not end its previous step failed in it."""
-        if self.scaled:
-            self._restore(optimizer)
+        self.update_ended(optimizer)
         if self.factor == 1.0:
             return
+        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+            self._within_hooks.append(_WithinHooks(optimizer, self._scale, self._restore))
+        else:
+            self._scale(optimizer)
+
+    def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has stepped."""
+        self._restore(optimizer)
+        self._remove_hooks(optimizer)
+
+    def restore(self) -> None:
+        """Restore the script's learning rates, after a step that failed. Idempotent."""
+        self._restore(None)
+        self._remove_hooks(None)
+
+    def _scale(self, optimizer: torch.optim.Optimizer) -> None:
         scaled_rates = {id(weight): one.scaled for one in self.scaled for weight in one.group["params"]}
         for group in optimizer.param_groups:
             if has_rate(group) and not (scaled_rates and _is_within(group, scaled_rates)):
                 own = group["lr"]
                 group["lr"] = scaled = own * self.factor
-                self.scaled.append(_Scaled(optimizer, group, own, scaled))
-
-    def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer has stepped."""
-        if self.scaled:
-            self._restore(optimizer)
-
-    def restore(self) -> None:
-        """Restore the script's learning rates, after a step that failed. Idempotent."""
-        if self.scaled:
-            self._restore(None)
+                self.scaled.append(_Scaled(optimizer, group, own, scaled, self.factor))
 
     def _restore(self, optimizer: torch.optim.Optimizer | None) -> None:
         rest = []
         for one in self.scaled:
             if optimizer is not None and one.optimizer is not optimizer:
                 rest.append(one)
-            elif one.group.get("lr") is one.scaled:  # The script may have set another one meanwhile.
-                one.group["lr"] = one.own
+            elif has_rate(one.group):
+                one.group["lr"] = one.rate_after
         self.scaled = rest
+
+    def _remove_hooks(self, optimizer: torch.optim.Optimizer | None) -> None:
+        rest = []
+        for one in self._within_hooks:
+            if optimizer is not None and one.optimizer is not optimizer:
+                rest.append(one)
+            else:
+                one.remove()
+        self._within_hooks = rest
+
+
+def _distance(rate: float, other: float) -> float:
+    """Return how many times as large the larger of two positive rates is."""
+    return max(rate, other) / min(rate, other)
 
 
 def _is_within(group: dict[str, Any], scaled_rates: dict[int, Any]) -> bool:

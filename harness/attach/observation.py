@@ -237,7 +237,7 @@ class Observation:
             self.leave_plain_step()
         rates, training = self.rates, self.training
         self.manual, training.updating_id = None, id(optimizer)
-        if rates.scaled or rates.factor != 1.0:
+        if not rates.is_own:
             rates.update_began(optimizer)
         self.tracker.update_began()
         if id(optimizer) not in training.references and training.add_optimizer(optimizer):
@@ -247,7 +247,7 @@ class Observation:
         """An optimizer has stepped. Raises ScriptStopped where the run is to end."""
         if self.under_way.is_plain:
             self.leave_plain_step()
-        if self.rates.scaled:
+        if not self.rates.is_own:
             self.rates.update_ended(optimizer)
         self.updates += 1
         cycle, key = self.cycle, id(optimizer)

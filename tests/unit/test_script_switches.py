@@ -129,17 +129,47 @@ def test_an_optimizer_has_the_factor_after_another_one_has_failed() -> None:
     assert other.param_groups[0]["lr"] == 0.5
 
 
-def test_a_scheduler_computes_with_its_own_rates(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+@pytest.mark.parametrize("place", ["script", "pre_hook", "post_hook"])
+def test_a_scheduler_computes_with_its_own_rates(tmp_path: Path, place: str) -> None:
     script = Script()
     scheduler = torch.optim.lr_scheduler.ExponentialLR(script.optimizer, gamma=0.5)
+    if place != "script":
+        getattr(script.optimizer, f"register_step_{place}")(lambda *_: scheduler.step())
     with a_session(tmp_path) as attached:
         for step in range(4):
             if step == 1:
                 attached.ask(learning_rate_factor=2)
             script.step()
-            scheduler.step()
-    assert script.rates == [0.5, 0.25, 0.125, 0.0625]
-    assert script.weight == pytest.approx(-(0.5 + 0.25 + 2 * 0.125 + 2 * 0.0625))
+            if place == "script":
+                scheduler.step()
+    used = [0.5 ** (step + (2 if place == "pre_hook" else 1)) for step in range(4)]
+    assert scheduler.get_last_lr() == [0.5**5]
+    assert script.weight == pytest.approx(-(used[0] + used[1] + 2 * used[2] + 2 * used[3]))
+    assert len(script.optimizer._optimizer_step_post_hooks) == (place == "post_hook")
+
+
+class Decaying(torch.optim.SGD):
+    """An optimizer with a rate that decays in each step."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        self.param_groups[0]["lr"] *= 0.75
+
+
+@pytest.mark.parametrize("has_hook", [False, True])
+@pytest.mark.parametrize("factor", [0.1, 10.0])
+def test_a_rate_that_decays_within_a_step_has_the_factor_once(factor: float, has_hook: bool) -> None:
+    script, rates = Script(kind=Decaying), LearningRateFactor()
+    rates.factor = factor
+    if has_hook:
+        script.optimizer.register_step_post_hook(lambda *_: None)
+    for _ in range(3):
+        rates.update_began(script.optimizer)
+        script.step()
+        rates.update_ended(script.optimizer)
+    assert script.optimizer.param_groups[0]["lr"] == pytest.approx(0.5 * 0.75**3)
+    assert script.weight == pytest.approx(-factor * 0.5 * (1 + 0.75 + 0.75**2))
 
 
 @pytest.mark.parametrize(
