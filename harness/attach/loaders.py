@@ -35,6 +35,7 @@ _READ_SHORT = (
     "len(loader) follows: a script that has read it before may end this epoch, or a schedule, early."
 )
 _READ_LONG = "len(loader) follows: a script that has read it before may look for more batches in this epoch."
+_AHEAD = "The script loads batches ahead: those that it has loaded still have the values before."
 
 
 class LoaderSwitch:
@@ -155,6 +156,8 @@ class LoaderSwitch:
         elif newest is not None and not newest.is_over:
             if newest.obstacle is None:
                 newest.exchange(values)
+                if newest.is_ahead:
+                    remarks.append(_AHEAD)
                 size, size_before = values.batch_size or 0, before.batch_size or 0
                 if size != size_before:
                     remarks.append(_READ_SHORT if size < size_before else _READ_LONG)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from tests.attach_factories import steps_of
+from tests.session_factories import a_session
 
 
 def ahead(loader: DataLoader[Any]) -> Iterator[Any]:
@@ -62,3 +63,23 @@ def test_a_loader_that_takes_the_place_of_another_is_loaded_ahead_as_that_was(tm
 
     samples = [row.samples for row in steps_of(tmp_path, script).steps]
     assert samples[4:] == [3] + [4, 4, 4, 4, 3] * 2
+
+
+def test_a_change_names_the_batches_that_the_script_has_loaded_ahead(tmp_path: Path) -> None:
+    data: Any = torch.ones(19, 2)
+    loader: DataLoader[Any] = DataLoader(data, batch_size=4)
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    requests, sizes = [], []
+    with a_session(tmp_path) as attached:
+        for epoch in range(2):
+            for number, batch in enumerate(ahead(loader)):
+                if (epoch, number) == (1, 1):
+                    requests.append(attached.ask(batch_size=2))
+                model(batch).mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                sizes.append(len(batch))
+    answer = attached.answer(requests[0])
+    assert sizes[answer.step - 1 : answer.step + 1] == [4, 2]
+    assert "loads batches ahead" in answer.message
