@@ -108,6 +108,11 @@ FAISS = (
             "Caught OSError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
             "OSError: [Errno 12] Cannot allocate memory"
         ),
+        # NumPy's error in a worker, which torch cannot make again: its constructor takes no text.
+        RuntimeError(
+            "Caught MemoryError in DataLoader worker process 0.\nOriginal Traceback:\n"
+            "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8.00 PiB for an array"
+        ),
         # NVlabs/tiny-cuda-nn#278
         RuntimeError(
             "/tiny-cuda-nn/include/tiny-cuda-nn/gpu_memory.h:584 cuMemCreate(&m_handles.back(), "
@@ -136,6 +141,7 @@ def test_these_are_out_of_memory(error: BaseException) -> None:
         RuntimeError('NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/PeerToPeerAccess.cpp":80'),
         RuntimeError("out of resource: shared memory, Required: 131072, Hardware limit: 101376."),
         RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+        RuntimeError("Caught KeyError in DataLoader worker process 0.\nCaught MemoryError in another one."),
         RuntimeError(
             "parallel_for failed: cudaErrorIllegalAddress: an illegal memory access was encountered"
         ),

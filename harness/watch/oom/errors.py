@@ -52,6 +52,8 @@ _PATTERNS = (
     re.compile(r"\b(?:UR_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY\b"),
     # `gpuAssert` in triton/backends/amd/driver.c, for a long time with a misspelled "Messsage".
     re.compile(r"Triton Error \[HIP\]: +Code: \d+, Mess+age: out of memory"),
+    # torch's, of an error in a worker that cannot be made of a text alone, as NumPy's (torch/_utils.py).
+    re.compile(r"\ACaught \w*MemoryError in "),
     # ENOMEM of mmap (aten/src/ATen/MapAllocator.cpp).
     re.compile(r"unable to mmap.{1,400}: Cannot allocate memory \(12\)", re.DOTALL),
     # NCCL names the code from 2.19 on.
