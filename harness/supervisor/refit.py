@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from harness import words
 from harness.analysis.memory.refit import LEAST_RATIO, PeakFit, fit_peak
-from harness.records.run import SettingsRow
+from harness.records.run import DeviceKind, SettingsRow
 from harness.store.reader import LogReader
+from harness.supervisor.stored_json import read_device
 
 # The last steps of a run that are read, some 10 ms.
 _MOST_STEPS = 20_000
@@ -14,6 +15,8 @@ _MOST_VERSIONS = 64
 _SIZE = "batch_size"
 # Beyond this multiple of the largest measured size, a line says little.
 _FARTHEST = 64
+# The devices whose peaks are the highest of several readings (`samples_peak` in harness/device/…).
+_WITH_SAMPLED_PEAKS = frozenset({DeviceKind.CPU, DeviceKind.MPS})
 
 
 class Refit(NamedTuple):
@@ -21,6 +24,8 @@ class Refit(NamedTuple):
 
     fit: PeakFit
     samples: int
+    # The highest point of a short step may be between two readings.
+    is_lower_bound: bool = False
 
     def sentence(self, limit_bytes: int | None) -> str:
         """Return the peak of twice the batch, but of none beyond twice the largest that the fit rests on, and
@@ -34,7 +39,8 @@ class Refit(NamedTuple):
         *smaller, largest_fitted = fit.sizes[:6]
         sizes = ", ".join([*map(words.count, smaller), words.plural(largest_fitted, "sample")])
         basis = f"steps of {sizes}" if not fit.is_proportional else f"steps of {sizes} alone"
-        return f"{text} (from {basis})."
+        caveat = ", with peaks that were sampled: true ones may be higher" if self.is_lower_bound else ""
+        return f"{text} (from {basis}{caveat})."
 
 
 def refit_peak(reader: LogReader) -> Refit | None:
@@ -50,7 +56,8 @@ def refit_peak(reader: LogReader) -> Refit | None:
     samples = steps[-1].samples
     if fit is None or not samples or samples >= LEAST_RATIO * fit.sizes[-1]:
         return None
-    return Refit(fit, samples)
+    device = read_device(reader.run().device)
+    return Refit(fit, samples, device is not None and device.kind in _WITH_SAMPLED_PEAKS)
 
 
 def _comparable(history: Sequence[SettingsRow]) -> list[int]:

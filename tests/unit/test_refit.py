@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from harness.analysis.memory.refit import LEAST_STEPS, MARGIN, fit_peak
+from harness.records.json import to_json
 from harness.records.memory import MeasuredPeak
-from harness.records.run import SettingsRow
+from harness.records.run import DeviceKind, SettingsRow
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
 from harness.supervisor.refit import Refit, refit_peak
+from tests.advice_factories import CPU
 from tests.store_factories import a_run, steps, write_log
 
 MIB = 2**20
@@ -98,6 +100,27 @@ def test_steps_of_a_run_are_fitted_across_changes_of_the_batch_alone(tmp_path: P
         "A batch of 64 would peak at about 74.0 MiB; about 180 would fit into 200 MiB "
         "(from steps of 8, 32 samples)."
     )
+    assert refit._replace(is_lower_bound=True).sentence(None) == (
+        "A batch of 64 would peak at about 74.0 MiB "
+        "(from steps of 8, 32 samples, with peaks that were sampled: true ones may be higher)."
+    )
+
+
+@pytest.mark.parametrize(("kind", "is_lower_bound"), [("cpu", True), ("cuda", False)])
+def test_peaks_that_a_device_does_not_count_itself_are_lower_bounds(
+    tmp_path: Path, kind: str, is_lower_bound: bool
+) -> None:
+    rows = [
+        row._replace(samples=8, allocated_bytes=10 * MIB, peak_allocated_bytes=20 * MIB, flags=0)
+        for row in steps(1, 20)
+    ]
+    device = to_json(CPU._replace(kind=DeviceKind(kind)))
+    with LogAppender(tmp_path / "log.sqlite3", a_run()._replace(device=device)) as appender:
+        appender.append(rows)
+    with LogReader(tmp_path / "log.sqlite3") as reader:
+        refit = refit_peak(reader)
+    assert refit is not None
+    assert refit.is_lower_bound is is_lower_bound
 
 
 @pytest.mark.parametrize(
