@@ -173,7 +173,7 @@ def _parse_report(row: OomReportRow, view: RunView) -> OomReport | None:
 
 def _suspect(reader: LogReader, snapshots: Sequence[SnapshotRow]) -> str | None:
     """Return what the newest snapshot that tracked steps shows of a leak: the site that retains tensors, or
-    else the result of the hunt for the leak, such as retained graphs, whose nodes are no tensors."""
+    else the result of the hunt for the leak, such as retained graphs: their nodes are no tensors."""
     tracked = [row for row in snapshots if row.tracked_steps]
     if not tracked:
         return None

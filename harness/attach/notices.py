@@ -18,11 +18,11 @@ def print_traceback(error: BaseException) -> None:
 
 def write_to_stderr(text: str) -> None:
     """Write `text` to the script's standard error, and nowhere else; it is dropped if that fails."""
-    stream, is_own = sys.stderr, sys.stderr is not sys.__stderr__
+    stream, is_replaced = sys.stderr, sys.stderr is not sys.__stderr__
     if stream is None:  # `print` would take standard output in its place.
         return
     with suppress(OSError, ValueError):  # It is full, closed, or a pipe that nobody reads.
-        if is_own:  # The script has replaced it.
+        if is_replaced:  # By the script.
             print(text, end="", file=stream, flush=True)
             return
         # Past its buffer: what cannot be written would fail again at the end of the process, and change its

@@ -15,7 +15,7 @@ _MOST_VERSIONS = 64
 _SIZE = "batch_size"
 # Beyond this multiple of the largest measured size, a line says little.
 _FARTHEST = 64
-# The devices whose peaks are the highest of several readings (`samples_peak` in harness/device/…).
+# Devices with `samples_peak` (harness/device/protocol.py): a peak is the highest of several readings.
 _WITH_SAMPLED_PEAKS = frozenset({DeviceKind.CPU, DeviceKind.MPS})
 
 

@@ -6,6 +6,11 @@ from pathlib import Path
 import pytest
 
 from harness.analysis.memory.refit import LEAST_STEPS, MARGIN, fit_peak
+from harness.device.cpu.device import CpuDevice
+from harness.device.cuda.device import CudaDevice
+from harness.device.mps.device import MpsDevice
+from harness.device.protocol import Device
+from harness.device.xpu.device import XpuDevice
 from harness.records.json import to_json
 from harness.records.memory import MeasuredPeak
 from harness.records.run import DeviceKind, SettingsRow
@@ -106,21 +111,22 @@ def test_steps_of_a_run_are_fitted_across_changes_of_the_batch_alone(tmp_path: P
     )
 
 
-@pytest.mark.parametrize(("kind", "is_lower_bound"), [("cpu", True), ("cuda", False)])
+@pytest.mark.parametrize("device_type", [CpuDevice, CudaDevice, MpsDevice, XpuDevice])
 def test_peaks_that_a_device_does_not_count_itself_are_lower_bounds(
-    tmp_path: Path, kind: str, is_lower_bound: bool
+    tmp_path: Path, device_type: type[Device]
 ) -> None:
     rows = [
         row._replace(samples=8, allocated_bytes=10 * MIB, peak_allocated_bytes=20 * MIB, flags=0)
         for row in steps(1, 20)
     ]
-    device = to_json(CPU._replace(kind=DeviceKind(kind)))
+    kind = DeviceKind(device_type.__name__.removesuffix("Device").lower())
+    device = to_json(CPU._replace(kind=kind))
     with LogAppender(tmp_path / "log.sqlite3", a_run()._replace(device=device)) as appender:
         appender.append(rows)
     with LogReader(tmp_path / "log.sqlite3") as reader:
         refit = refit_peak(reader)
     assert refit is not None
-    assert refit.is_lower_bound is is_lower_bound
+    assert refit.is_lower_bound is device_type.samples_peak
 
 
 @pytest.mark.parametrize(

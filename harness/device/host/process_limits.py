@@ -13,6 +13,7 @@ from harness.device.host.reserve import RESERVE_BYTES, Reserve
 from harness.device.host.rss import status_bytes
 from harness.records.memory import ProcessLimit
 
+_ADDRESS_SPACE = "ulimit -v"
 # glibc sets aside this much address space for each arena but the first, at a multiple of the same size.
 _ARENA_BYTES = 64 << 20
 # In /proc/self/maps: begin and end of a mapping without permissions and without a file.
@@ -51,9 +52,9 @@ def read_process_limit(
     left of a `reserve` that was released for a report counts as used: the run did not have it."""
     address_space_limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     limits = []
-    for option, limit_bytes, field, before_bytes, set_aside in (
-        ("ulimit -d", data_limit_bytes, "VmData", before.data_bytes, _nothing_set_aside),
-        ("ulimit -v", address_space_limit, "VmSize", before.address_space_bytes, set_aside_by_malloc),
+    for option, limit_bytes, field, before_bytes in (
+        ("ulimit -d", data_limit_bytes, "VmData", before.data_bytes),
+        (_ADDRESS_SPACE, address_space_limit, "VmSize", before.address_space_bytes),
     ):
         if limit_bytes == resource.RLIM_INFINITY:
             continue
@@ -63,7 +64,9 @@ def read_process_limit(
             if reserve is not None and reserve.is_released:
                 reserve_bytes = max(0, min(RESERVE_BYTES, limit_bytes - used_bytes))
                 used_bytes += reserve_bytes
-            sizes = (limit_bytes, used_bytes, before_bytes or 0, reserve_bytes, set_aside())
+            # What is set aside is not writable, and RLIMIT_DATA counts writable memory alone.
+            set_aside_bytes = set_aside_by_malloc() if option == _ADDRESS_SPACE else 0
+            sizes = (limit_bytes, used_bytes, before_bytes or 0, reserve_bytes, set_aside_bytes)
             limits.append(ProcessLimit(option, *sizes))
     return min(limits, key=lambda limit: limit.available_bytes, default=None)
 
@@ -77,8 +80,3 @@ def set_aside_by_malloc(maps: Path = Path("/proc/self/maps")) -> int:
         return 0
     places = ((int(begin, 16), int(end, 16)) for begin, end in _INACCESSIBLE.findall(text))
     return sum(end - begin for begin, end in places if end % _ARENA_BYTES == 0 and end - begin < _ARENA_BYTES)
-
-
-def _nothing_set_aside() -> int:
-    """RLIMIT_DATA counts writable memory alone."""
-    return 0
