@@ -1,6 +1,7 @@
 """The learning rates of a script's optimizers, multiplied while an optimizer steps."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -35,8 +36,8 @@ class _WithinHooks:
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
-        begin: Callable[[torch.optim.Optimizer], None],
-        end: Callable[[torch.optim.Optimizer], None],
+        begin: Callable[[torch.optim.Optimizer], object],
+        end: Callable[[torch.optim.Optimizer], object],
     ) -> None:
         self.optimizer = optimizer
         self._begin = begin
@@ -63,6 +64,10 @@ class _WithinHooks:
             self._end(optimizer)
 
 
+def _call(function: Callable[..., object], *arguments: object) -> object:
+    return function(*arguments)
+
+
 class LearningRateFactor:
     """Multiplies `lr` of every parameter group for the duration of a step, so that schedulers, logs and
     checkpoints of the script read its own values. Used on the training thread.
@@ -72,7 +77,9 @@ class LearningRateFactor:
         scaled: the rates that are multiplied at the moment.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, run: Callable[..., object] = _call) -> None:
+        """`run` calls a function of ours from a hook within the script's step, and handles its errors."""
+        self._run = run
         self.factor = 1.0
         self.scaled: list[_Scaled] = []
         self._within_hooks: list[_WithinHooks] = []
@@ -89,7 +96,8 @@ class LearningRateFactor:
         if self.factor == 1.0:
             return
         if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
-            self._within_hooks.append(_WithinHooks(optimizer, self._scale, self._restore))
+            begin, end = partial(self._run, self._scale), partial(self._run, self._restore)
+            self._within_hooks.append(_WithinHooks(optimizer, begin, end))
         else:
             self._scale(optimizer)
 

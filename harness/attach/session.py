@@ -322,7 +322,7 @@ class Session:
         self._loaders.begin()
         training = ScriptTraining(model, optimizers, Settings(), ScriptCalls())
         training.loaders, training.iterators = self._loaders.loaders, self._loaders.iterators
-        switches = ScriptSwitches(training, device, self._loaders)
+        switches = ScriptSwitches(training, device, self._loaders, self._guard.run)
         settings = training.settings
         recorded = json.dumps(switches.recorded(settings))
         self.watch = watch = self._stack.enter_context(self._record.open_watch(device, settings, recorded))

@@ -67,8 +67,15 @@ class ScriptSwitches:
         own_tidy: the work at the end of a step that these settings ask for.
     """
 
-    def __init__(self, training: ScriptTraining, device: Device, loaders: LoaderSwitch) -> None:
-        """Puts the settings that torch and the script have at the moment into `training.settings`."""
+    def __init__(
+        self,
+        training: ScriptTraining,
+        device: Device,
+        loaders: LoaderSwitch,
+        run: Callable[..., object],
+    ) -> None:
+        """Puts the settings that torch and the script have at the moment into `training.settings`. `run`
+        calls a function of ours from a hook within the script's step, and handles its errors."""
         self._training = training
         self.loaders = loaders
         self.own: dict[str, SettingValue] = {}
@@ -76,7 +83,7 @@ class ScriptSwitches:
         self.names: list[str] = [*STEP_SETTINGS, *WATCH_SETTINGS]
         self.reasons: dict[str, str] = dict(REASONS)
         self.autocast = ScriptAutocast(device.torch_device.type)
-        self.rates = LearningRateFactor()
+        self.rates = LearningRateFactor(run)
         self.has_scaler = False
         self._own_precision: tuple[MatmulPrecision, bool] | None = None
         self.own_tidy = training.calls.tidy = self._tidy
