@@ -19,7 +19,8 @@ from harness.records.run import DeviceKind, RunRow, RunState
 def first_row(run_id: str, name: str, settings_json: str, device: Device) -> RunRow:
     """Return the row of a run that starts now. `settings_json` are its settings, as a JSON object."""
     on_cpu = device.facts.kind is DeviceKind.CPU  # Elsewhere the reading lists all blocks, for nothing.
-    cudnn = read_cudnn_version()
+    # A torch built for CUDA loads cuDNN for its number, and aborts the process where memory does not suffice.
+    cudnn = None if on_cpu else read_cudnn_version()
     versions = {
         "python": platform.python_version(),
         "torch": torch.__version__,

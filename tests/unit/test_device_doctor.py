@@ -3,6 +3,7 @@ import json
 import pytest
 import torch
 
+from harness.device.cpu.device import CpuDevice
 from harness.device.cuda.cudnn import read_cudnn_version
 from harness.device.doctor.checks import check_cuda, check_cudnn, check_sqlite, tensor_cores
 from harness.device.doctor.examine import run_checks
@@ -149,6 +150,15 @@ def test_a_run_is_recorded_with_another_cudnn_than_torchs(monkeypatch: pytest.Mo
     another_cudnn(monkeypatch)
     row = first_row("id", "name", "{}", FakeDevice(FAKE_FACTS))
     assert json.loads(row.versions)["cudnn"] is None
+
+
+def test_a_run_on_the_cpu_loads_no_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions_read: list[str] = []
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: versions_read.append("cuDNN"))
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    row = first_row("id", "name", "{}", CpuDevice(None))
+    assert json.loads(row.versions)["cudnn"] is None
+    assert versions_read == []
 
 
 def test_the_worst_check_speaks_for_the_report() -> None:
