@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from harness.attach.reasons import SETS_RATE
+
 
 class _Scaled(NamedTuple):
     optimizer: torch.optim.Optimizer
@@ -22,10 +24,21 @@ class _Scaled(NamedTuple):
         rate: Any = self.group["lr"]
         if rate is self.scaled:
             return self.own
-        if not all(isinstance(one, float | int) and one > 0 for one in (rate, self.own)):
+        if not self._is_number or self.is_replaced:
             return rate
-        is_computed = _distance(rate, self.scaled) < _distance(rate, self.own)
-        return rate / self.factor if is_computed else rate
+        return rate / self.factor
+
+    @property
+    def is_replaced(self) -> bool:
+        """Return whether the step has set a rate that was not computed from the scaled one."""
+        rate: Any = self.group["lr"]
+        if rate is self.scaled or not self._is_number:
+            return False
+        return _distance(rate, self.scaled) >= _distance(rate, self.own)
+
+    @property
+    def _is_number(self) -> bool:
+        return all(isinstance(one, float | int) and one > 0 for one in (self.group["lr"], self.own))
 
 
 class _WithinHooks:
@@ -68,6 +81,10 @@ def _call(function: Callable[..., object], *arguments: object) -> object:
     return function(*arguments)
 
 
+def _ignore(_message: str) -> None:
+    """Without a run there is nowhere to report to."""
+
+
 class LearningRateFactor:
     """Multiplies `lr` of every parameter group for the duration of a step, so that schedulers, logs and
     checkpoints of the script read its own values. Used on the training thread.
@@ -75,6 +92,7 @@ class LearningRateFactor:
     Attributes:
         factor: the factor in effect; 1 leaves everything alone.
         scaled: the rates that are multiplied at the moment.
+        warn: called with a sentence where an optimizer sets its rate in its step, once per factor.
     """
 
     def __init__(self, run: Callable[..., object] = _call) -> None:
@@ -82,7 +100,9 @@ class LearningRateFactor:
         self._run = run
         self.factor = 1.0
         self.scaled: list[_Scaled] = []
+        self.warn: Callable[[str], object] = _ignore
         self._within_hooks: list[_WithinHooks] = []
+        self._warned_factor = 1.0
 
     @property
     def is_own(self) -> bool:
@@ -125,6 +145,9 @@ class LearningRateFactor:
             if optimizer is not None and one.optimizer is not optimizer:
                 rest.append(one)
             elif has_rate(one.group):
+                if one.is_replaced and self._warned_factor != one.factor:
+                    self._warned_factor = one.factor
+                    self.warn(SETS_RATE.format(kind=type(one.optimizer).__name__, factor=one.factor))
                 one.group["lr"] = one.rate_after
         self.scaled = rest
 

@@ -1,6 +1,7 @@
 """The steps of a script, from the events at torch's entry points."""
 
 from collections.abc import Callable
+from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -73,6 +74,7 @@ class Observation:
         self.rates, self.feeding = switches.rates, switches.loaders.feeding
         self.is_discovering, self.missed, self._find_models = True, MissedModels(), find_models
         self.records = ScriptRecords(context, switches, live, steps.boundary.unsettle)
+        self.rates.warn = partial(context.warn, "learning-rate factor")
         self._copies = copies = context.device.torch_device.type != "cpu"
         self._evaluations = Evaluations(context, steps.memory)
         self.tracker = tracker = StepTracker(steps.timer, copies=copies, left_out=self._evaluations.left_out)

@@ -45,6 +45,11 @@ NO_RATE = (
     "The script's optimizer has no learning rate, as a number or a tensor in its parameter groups, that each "
     "of its steps reads; change the rate in the script."
 )
+SETS_RATE = (
+    "{kind} sets its learning rate in its step, to a value that does not follow from the multiplied one: "
+    "learning_rate_factor={factor:g} has no effect on a step that sets it before it uses it. Change the rate "
+    "in the script."
+)
 MIXED_PRECISION_APIS = (
     "The script sets float32 precision by both of torch's interfaces (`fp32_precision` and "
     "`set_float32_matmul_precision`), which torch refuses to read; use one of them."
