@@ -72,6 +72,8 @@ def ending_of(
         error = None
     if isinstance(error, KeyboardInterrupt):
         return Ending(None, RunState.STOPPED, "Stopped by Ctrl-C.")
+    if _is_debugger_quit(error):
+        return Ending(None, RunState.STOPPED, "Stopped by quitting the debugger.")
     if error is not None:
         return Ending(error, RunState.FAILED, text_of(error))
     if failure is not None:
@@ -82,6 +84,12 @@ def ending_of(
     if steps:
         return Ending(None, RunState.FINISHED, f"The script ended after {words.plural(steps, 'step')}.")
     return Ending(None, RunState.FINISHED, _without_steps(has_trained, has_other_thread))
+
+
+def _is_debugger_quit(error: BaseException | None) -> bool:
+    """Return whether a person has quit pdb, or another debugger on Python's `bdb`."""
+    debugger = sys.modules.get("bdb")  # Not imported here: most scripts have no debugger.
+    return debugger is not None and isinstance(error, debugger.BdbQuit)
 
 
 def _without_steps(has_trained: bool, has_other_thread: bool) -> str:
