@@ -178,17 +178,22 @@ def arguments_of(values: Mapping[str, Any]) -> list[str]:
     return [word for name, value in values.items() for word in SPECS[name].arguments(value)]
 
 
-def spec_of(name: str, declared: Collection[str] = ()) -> SettingSpec:
+def spec_of(name: str, declared: Collection[str] | None = None) -> SettingSpec:
     """Return the setting `name` (dashes count as underscores); raises SettingError with the nearest name,
-    which may be one that a script has `declared`."""
+    which may be one that a script has `declared` so far; None: it is not for the run of a script."""
     key = name.strip().replace("-", "_").lower()
     if key in SPECS:
         return SPECS[key]
-    near = difflib.get_close_matches(key, [*declared, *SPECS], n=1)
+    near = difflib.get_close_matches(key, [*(declared or ()), *SPECS], n=1)
+    is_undeclared = declared is not None and not declared
     if near:
         hint = f"did you mean {near[0]!r}?"
+        if is_undeclared:
+            hint += " The script has declared none of its own yet."
+    elif is_undeclared:
+        hint = "the script has declared none of its own yet; `stepscope settings` lists all others."
     elif declared:
-        hint = f"the script declares {', '.join(declared)}; `stepscope settings` lists all others."
+        hint = f"the script declares {', '.join(declared)} so far; `stepscope settings` lists all others."
     else:
         hint = "`stepscope settings` lists them all."
     raise SettingError(name, f"There is no setting {name!r}; {hint}")

@@ -37,21 +37,21 @@ def no_process_sentence(folder: RunFolder, inspection: RunInspection, kind: Comm
 
 
 def checked_changes(
-    values: Mapping[str, Any], declared: Callable[[], Sequence[DeclaredSetting]] = list
+    values: Mapping[str, Any], declared: Callable[[], Sequence[DeclaredSetting]] | None = None
 ) -> dict[str, Any]:
     """Validate changes of settings. Raises SettingError; the run validates them again. `declared` returns the
     settings that the run's script declares, which may have texts as values; it is called for settings that
-    Stepscope does not have, and its LogError goes on up."""
+    Stepscope does not have, and its LogError goes on up. None: the run has no script."""
     if not values:
         raise SettingError("", "Nothing to set: give name=value.")
     own: dict[str, Any] = {}
-    settings: dict[str, DeclaredSetting] = {}
-    if not values.keys() <= SPECS.keys():
+    settings: dict[str, DeclaredSetting] | None = None
+    if declared is not None and not values.keys() <= SPECS.keys():
         settings = {setting.name: setting for setting in declared()}
         own = {name: _checked(settings[name], value) for name, value in values.items() if name in settings}
     values = {name: value for name, value in values.items() if name not in own}
     for name in values:
-        spec = spec_of(name, settings.keys())
+        spec = spec_of(name, None if settings is None else settings.keys())
         if not spec.is_live:
             raise SettingError(
                 spec.name, f"{spec.name} cannot change in a live run; start a new run with it."

@@ -168,12 +168,11 @@ class Supervisor:
         inspection = self._inspect(folder)
         if inspection.status.state.is_over or not inspection.has_process:
             raise RunStateError(no_process_sentence(folder, inspection, kind))
+        declared = None if inspection.request.script is None else partial(declared_settings, folder)
         if kind is CommandKind.SET:
-            values = checked_changes(values, partial(declared_settings, folder))
+            values = checked_changes(values, declared)
         if kind is CommandKind.MEASURE:
-            values["settings"] = checked_changes(
-                values.get("settings") or {}, partial(declared_settings, folder)
-            )
+            values["settings"] = checked_changes(values.get("settings") or {}, declared)
         command = CommandRow(uuid.uuid4().hex, self._clock_ns(), kind, json.dumps(values), source)
         with ControlLog(folder, _STOP_BUSY_S if kind is CommandKind.STOP else BUSY_S) as control:
             control.send(command)

@@ -133,10 +133,23 @@ def test_a_text_becomes_a_value_or_an_error_that_names_the_values(
     [
         ("dropot", "did you mean 'dropout'?"),
         ("batchsize", "did you mean 'batch_size'?"),
-        ("zzz", "the script declares dropout; `stepscope settings` lists all others."),
+        ("zzz", "the script declares dropout so far; `stepscope settings` lists all others."),
     ],
 )
 def test_a_setting_that_does_not_exist_is_compared_with_those_of_the_script(name: str, hint: str) -> None:
     with pytest.raises(SettingError) as raised:
         checked_changes({name: 1}, lambda: [_DROPOUT])
+    assert str(raised.value) == f"There is no setting {name!r}; {hint}"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("batchsize", "did you mean 'batch_size'? The script has declared none of its own yet."),
+        ("zzz", "the script has declared none of its own yet; `stepscope settings` lists all others."),
+    ],
+)
+def test_a_setting_that_the_script_has_not_declared_yet_is_said_to_be_that(name: str, hint: str) -> None:
+    with pytest.raises(SettingError) as raised:
+        checked_changes({name: 1}, list)
     assert str(raised.value) == f"There is no setting {name!r}; {hint}"
