@@ -9,6 +9,7 @@ from harness.records.memory import LeakVerdict
 from harness.settings.spec import SPECS, value_text
 from harness.supervisor.origin import environment_text, origin_facts
 from harness.supervisor.reporting import ChangeReport, ReportFacts
+from harness.supervisor.summary import pace_facts
 
 
 def run_facts(report: ReportFacts) -> str:
@@ -20,8 +21,7 @@ def run_facts(report: ReportFacts) -> str:
         ("trains", run.subject or words.NOT_AVAILABLE),
         ("parameters", words.count(run.parameters)),
         ("steps", words.count(run.steps)),
-        ("step time", words.milliseconds(run.step_ns)),
-        ("throughput", words.rate(run.samples_per_s)),
+        *pace_facts(run),
         ("peak allocated", words.size(run.peak_allocated_bytes)),
         ("peak reserved", words.size(run.peak_reserved_bytes)),
         ("loss", words.figure(run.loss)),

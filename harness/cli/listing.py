@@ -34,6 +34,7 @@ from harness.supervisor.measuring import measurement_json
 from harness.supervisor.origin import NO_OUTPUT, environment_text, origin_facts
 from harness.supervisor.ranks import parts_of, read_rank_steps, read_ranks
 from harness.supervisor.refit import refit_peak
+from harness.supervisor.summary import pace_facts
 
 _EVENTS_SHOWN = 12
 _LONGEST_CELL = 80
@@ -141,8 +142,7 @@ def _facts(run: RunSummary) -> list[tuple[str, str]]:
         ("parameters", words.count(run.parameters)),
         ("steps", words.count(run.steps)),
         ("loss", words.figure(run.loss)),
-        ("step time", words.duration(run.step_ns)),
-        ("throughput", words.rate(run.samples_per_s)),
+        *pace_facts(run),
         ("allocated", words.size(run.allocated_bytes)),
         ("peak allocated", words.size(run.peak_allocated_bytes)),
         ("peak reserved", words.size(run.peak_reserved_bytes)),

@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness import words
 from harness.analysis.state import RunStatus
 from harness.records.entry import RunEntry
 from harness.records.floats import decode_float
@@ -16,6 +17,7 @@ from harness.settings.recorded import RecordedSettings, read_recorded
 from harness.store.folder import RunFolder, shown_name
 from harness.store.labels import Labels
 from harness.supervisor.inspection import RunInspection
+from harness.supervisor.logs import RECENT_STEPS
 from harness.supervisor.stored_json import read_device, read_versions
 from harness.words import printable
 
@@ -75,6 +77,16 @@ class RunSummary(NamedTuple):
         }
         # The round trip turns tuples into lists, so that an entry equals itself from the cache.
         return RunEntry(**json.loads(json.dumps(facts | plain)), **labels._asdict())
+
+
+def pace_facts(run: RunSummary) -> list[tuple[str, str]]:
+    """Return the names and the texts of the step time and the throughput, with the steps that they are of."""
+    steps = words.plural(min(RECENT_STEPS, run.steps), "step")
+    step_time, rate = words.duration(run.step_ns), words.rate(run.samples_per_s)
+    return [
+        ("step time", step_time if run.step_ns is None else f"{step_time}, the median of the last {steps}"),
+        ("throughput", rate if run.samples_per_s is None else f"{rate}, over the last {steps}"),
+    ]
 
 
 def subject_of(script: ScriptOrigin | None, settings: RecordedSettings | None) -> str | None:
