@@ -24,6 +24,7 @@ from harness.watch.recent_changes import AppliedChange
 
 # On the CPU a cap is only safe once threads and workspaces exist: set cold, it aborts the process.
 CAP_AFTER_STEPS = 2
+_NO_WORKERS = "It has no effect without loader workers: set num_workers too."
 # What may be raised where a change is put into effect.
 _FAILURES = (StepscopeError, RuntimeError, OSError, ValueError, MemoryError)
 
@@ -256,7 +257,9 @@ class LiveSettings(StepAction):
             except BaseException:
                 self._workload.reconfigure(before)
                 raise
-            remark = " ".join(part for part in (remark, self._margin(after)) if part) or None
+            remark = _joined(remark, self._margin(after))
+        if after.prefetch_factor != before.prefetch_factor and not after.num_workers:
+            remark = _joined(remark, _NO_WORKERS)
         return remark
 
     def _margin(self, after: Settings) -> str | None:
@@ -321,6 +324,10 @@ class LiveSettings(StepAction):
         values = json.dumps(self._workload.recorded(self.current))
         self._journal.put(SettingsRow(version, step, self._clock_ns(), values, json.dumps(new), command_id))
         return version
+
+
+def _joined(*sentences: str | None) -> str | None:
+    return " ".join(filter(None, sentences)) or None
 
 
 def _sentence(error: BaseException) -> str:

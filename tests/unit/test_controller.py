@@ -60,6 +60,14 @@ def test_several_settings_in_one_request_are_one_change(bench: Bench) -> None:
     assert bench.journal.events[0].label == "batch 4, AMP bf16"
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_prefetching_without_workers_is_said_to_have_no_effect(bench: Bench, workers: int) -> None:
+    bench.set(prefetch_factor=4, num_workers=workers)
+    state, message = bench.answer
+    assert state == CommandState.APPLIED
+    assert message.endswith(" It has no effect without loader workers: set num_workers too.") != bool(workers)
+
+
 def test_steps_after_a_change_are_transition_and_then_plain(bench: Bench) -> None:
     flags = []
     for step in range(1, SETTLED + TRANSITION_STEPS + 2):
