@@ -61,8 +61,8 @@ def _head() -> _Choices:
             "Model", names, default, key="tune_model", format_func=lambda name: models[name].title
         )
     with size_column:
-        presets = [preset.name for preset in models[key].presets]
-        preset = st.selectbox("Size", presets, key=f"tune_size_{key}")
+        titles = {preset.name: preset.title for preset in models[key].presets}
+        preset = st.selectbox("Size", list(titles), key=f"tune_size_{key}", format_func=titles.__getitem__)
     with goal_column:
         goal = st.selectbox("Improve", list(_GOALS), key="tune_goal", format_func=_GOALS.__getitem__)
     with budget_column:

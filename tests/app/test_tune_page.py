@@ -44,6 +44,12 @@ def test_a_home_without_tunes_has_the_form_and_an_explanation(open_page: Open) -
     assert app.button(key="tune_start_0").label == "Start"
 
 
+def test_the_sizes_of_a_model_are_named_as_in_a_new_run(open_page: Open) -> None:
+    app = open_page("tune")
+    size = app.selectbox(key=f"tune_size_{app.selectbox(key='tune_model').value}")
+    assert (size.options, size.value) == (["Laptop", "Workstation", "H200"], "laptop")
+
+
 def test_a_completed_tune_shows_ranking_winner_and_snippet(open_page: Open) -> None:
     stored(DONE)
     app = open_page("tune")
