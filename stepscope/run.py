@@ -14,7 +14,7 @@ from harness.attach.active import active
 from harness.attach.ending import NextWatch
 from harness.attach.guard import ScriptGuard
 from harness.attach.launch import DISABLED_VARIABLE, Attachment, Script, attaching, origin_of
-from harness.attach.notices import print_notice
+from harness.notices import print_notice
 from harness.store.home import Home
 from stepscope.notebook import after_each_cell, in_notebook, show
 from stepscope.process import ProcessEnd, error_passed_on

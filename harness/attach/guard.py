@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import Any
 from weakref import ReferenceType, ref
 
-from harness.attach.notices import print_notice, print_traceback
 from harness.errors import StepscopeError
+from harness.notices import print_notice, print_traceback
 
 _NOBODY = 0
 _NO_MEMORY = "There was no memory left for a part of what is recorded at the end of the run."

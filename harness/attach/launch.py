@@ -22,10 +22,10 @@ from harness.attach.git import read_commit
 from harness.attach.guard import EndingGuard, ScriptGuard
 from harness.attach.imports import after_import
 from harness.attach.main_module import find_main, is_container, path_of, run_as_main
-from harness.attach.notices import print_notice, write_to_stderr
 from harness.closing import Closing
 from harness.errors import INTERRUPTED_CODE, UsageError
 from harness.identity import identify_self, write_identity
+from harness.notices import print_notice, write_to_stderr
 from harness.ranks.place import read_place
 from harness.records.ranks import RankPart
 from harness.records.run import RunState

@@ -7,7 +7,6 @@ normalization as far as its forward pass came.
 
 import gc
 import json
-import traceback
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +14,7 @@ import torch
 from harness import words
 from harness.analysis.oom.report import OomPhase, OomReport, OomVerdict
 from harness.errors import StepscopeError
+from harness.notices import print_traceback
 from harness.records.run import AckRow, CommandState, EventKind, EventRow, Severity
 from harness.train.policies import PolicyResult, Refusal, apply_policy
 from harness.train.workload import Workload
@@ -94,7 +94,7 @@ class Recovery:
         memory = attempt(self._device.read_memory)
         if not is_certain and not self._memory.has_failures(memory):
             return None
-        traceback.print_exception(error)
+        print_traceback(error)
         phase = phase_after(self._timer.laps, self._workload.micro_batches)
         capture = self._reporter.capture(error, step, phase, memory, self._subject)
         release_frames(error)

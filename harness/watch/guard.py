@@ -3,9 +3,10 @@
 `FailureGuard` and the dispatcher of steps are the only places in the training process that catch everything.
 """
 
-import traceback
 from collections import Counter
 from collections.abc import Callable
+
+from harness.notices import print_traceback
 
 # After this many failures in a row a job is dropped; fewer may be a transient fault of disk or driver.
 MOST_FAILURES = 5
@@ -32,7 +33,7 @@ class FailureGuard:
             if self._failures[name] >= MOST_FAILURES:
                 self.drop(name, error)
             elif self._failures[name] == 1:
-                traceback.print_exception(error)
+                print_traceback(error)
             return False
         self._failures[name] = 0
         return True
@@ -40,5 +41,5 @@ class FailureGuard:
     def drop(self, name: str, error: Exception) -> None:
         """Report the error of `name`, and never run it again."""
         self._dropped.add(name)
-        traceback.print_exception(error)
+        print_traceback(error)
         self._report(name, f"{type(error).__name__}: {error}")

@@ -13,6 +13,7 @@ from harness import words
 from harness.analysis.oom.error import is_of_killed_worker
 from harness.analysis.oom.report import OomPhase
 from harness.errors import SettingError, StepscopeError, text_of
+from harness.notices import print_traceback
 from harness.records.run import EventKind, EventRow, MemoryReading, RunState, Severity
 from harness.tracebacks import leave_out_own_frames
 from harness.watch.boundary import Outcome
@@ -106,7 +107,7 @@ class OutcomeRecorder:
         is_training = subject is not None
         step = self._context.last_step + is_training
         if self._prints_errors:
-            traceback.print_exception(error)
+            print_traceback(error)
         outside = OomPhase.SETUP if subject is None else subject.training.oom_phase
         capture = attempt(lambda: self._reporter.capture(error, step, outside, memory, subject))
         if self._releases_frames:

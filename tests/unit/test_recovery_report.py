@@ -111,5 +111,5 @@ def test_a_folder_that_cannot_be_written_costs_the_text_alone(
     (tmp_path / "captures").write_text("in the way")
     in_a_step(bench, 20, raising(torch.OutOfMemoryError(TEXT)))
     assert bench.train() == LIMIT
-    assert "could not be written as text" in capsys.readouterr().out
+    assert "could not be written as text" in capsys.readouterr().err
     assert len(bench.reports) == 1

@@ -2,7 +2,6 @@
 
 import errno
 import re
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -12,10 +11,11 @@ import torch
 
 from harness.analysis.oom.error import is_of_shared_memory
 from harness.errors import StepscopeError, text_of
+from harness.notices import print_notice, print_traceback
 
 Result = TypeVar("Result")
 
-_INCOMPLETE = "stepscope: There was no memory for a part of the report on the out-of-memory error."
+_INCOMPLETE = "There was no memory for a part of the report on the out-of-memory error."
 
 # Texts of torch's own allocators, of the drivers, of the libraries that allocate on their own, and of C++.
 _TEXTS = (
@@ -158,12 +158,11 @@ def attempt(act: Callable[[], Result]) -> Result | None:
     try:
         return act()
     except MemoryError:
-        if sys.stderr is not None:
-            with suppress(OSError, ValueError, MemoryError):  # A script may have closed it.
-                print(_INCOMPLETE, file=sys.stderr)
+        with suppress(MemoryError):
+            print_notice(_INCOMPLETE)
         return None
     except RuntimeError as error:
-        traceback.print_exception(error)
+        print_traceback(error)
         return None
 
 

@@ -20,6 +20,7 @@ from harness.analysis.oom.report import (
 )
 from harness.analysis.oom.text import render
 from harness.device.protocol import Device
+from harness.notices import print_notice
 from harness.records.memory import AllocationRow, LeakSeries, MemoryCategory, OomReportRow
 from harness.records.run import DeviceKind, MemoryReading
 from harness.store.folder import RunFolder
@@ -112,7 +113,7 @@ class OomReporter:
         try:
             _write(self._folder.captures, f"oom-step-{step}", render(report) + "\n")
         except OSError as error:
-            print(f"The report on memory could not be written as text: {error}.", flush=True)
+            print_notice(f"The report on memory could not be written as text: {error}.")
 
 
 def live_sites(rows: Iterable[AllocationRow]) -> list[LiveSite]:

@@ -1,4 +1,4 @@
-"""Lines of Stepscope's own on the standard error of a script, which may be closed, full or replaced."""
+"""Lines of Stepscope's own on the standard error of a training, which may be closed, full or replaced."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 def print_notice(text: str) -> None:
-    """Print a line on the script's standard error; it is dropped where that cannot be written."""
+    """Print a line on standard error; it is dropped where that cannot be written."""
     write_to_stderr(f"stepscope: {text}\n")
 
 
@@ -17,14 +17,16 @@ def print_traceback(error: BaseException) -> None:
 
 
 def write_to_stderr(text: str) -> None:
-    """Write `text` to the script's standard error, and nowhere else; it is dropped if that fails."""
+    """Write `text` to standard error, and nowhere else; it is dropped if that fails."""
     stream, is_replaced = sys.stderr, sys.stderr is not sys.__stderr__
     if stream is None:  # `print` would take standard output in its place.
         return
+    if is_replaced:
+        with suppress(Exception):  # It is an object of the script's own, which may raise anything.
+            print(text, end="", file=stream)
+            stream.flush()
+        return
     with suppress(OSError, ValueError):  # It is full, closed, or a pipe that nobody reads.
-        if is_replaced:  # By the script.
-            print(text, end="", file=stream, flush=True)
-            return
         # Past its buffer: what cannot be written would fail again at the end of the process, and change its
         # exit code.
         stream.flush()
