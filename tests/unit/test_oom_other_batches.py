@@ -4,7 +4,7 @@ import pytest
 
 from harness.analysis.oom.explain import explain
 from harness.analysis.oom.fit import fit
-from harness.analysis.oom.report import Counterfactual, OomPhase
+from harness.analysis.oom.report import Counterfactual, OomPhase, RecentChange, RecentStep
 from tests.oom_factories import GIB, MIB, some_facts, some_peaks
 
 
@@ -66,3 +66,36 @@ def test_a_request_above_the_line_says_nothing_about_other_batches() -> None:
         facts = some_facts(least_bytes=size, peaks=small)
         texts = [c.text for c in explain(facts).counterfactuals]
         assert sum("would have peaked" in text for text in texts) == estimates
+
+
+def growing_steps(first: int, count: int, mib_per_step: int) -> tuple[RecentStep, ...]:
+    """Steps after which so much more is allocated each time, from 4 GiB on."""
+    return tuple(
+        RecentStep(first + index, 10**6, 4 * GIB + index * mib_per_step * MIB, None, None)
+        for index in range(count)
+    )
+
+
+def other_batches(steps: tuple[RecentStep, ...], change: RecentChange | None = None) -> list[str]:
+    facts = some_facts(peaks=some_peaks((64, 12.0)), static_bytes=4 * GIB, steps=steps, change=change)
+    return [one.text for one in explain(facts).counterfactuals]
+
+
+def test_of_peaks_that_grow_from_step_to_step_nothing_follows_for_other_batches() -> None:
+    assert other_batches(growing_steps(70, 50, 200)) == [
+        "What other batches would have needed is not known: allocated memory between two steps had grown by "
+        "at least 4.88 GiB in 50 steps."
+    ]
+
+
+@pytest.mark.parametrize("steps", [growing_steps(70, 50, 10), growing_steps(117, 3, 2000), ()])
+def test_a_growth_that_is_small_or_not_known_leaves_the_line(steps: tuple[RecentStep, ...]) -> None:
+    assert other_batches(steps) == ["Batch 32 would have peaked at about 8.00 GiB."]
+
+
+def test_a_growth_with_a_change_of_settings_is_none_of_the_steps() -> None:
+    later = [one._replace(allocated_bytes=8 * GIB) for one in growing_steps(95, 25, 0)]
+    steps = (*growing_steps(70, 25, 0), *later)
+    assert "Batch 32 would" not in other_batches(steps)[0]
+    change = RecentChange(95, 25, "Batch size 32 → 64.", None)
+    assert other_batches(steps, change) == ["Batch 32 would have peaked at about 8.00 GiB."]

@@ -20,6 +20,10 @@ from harness.records.run import DeviceKind
 _FARTHEST = 2.0
 # As a share of the peak: what depends on the batch. With less, half of it would have changed next to nothing.
 _LEAST_BATCH_SHARE = 0.02
+# As a share of what depends on the batch: with such a growth of the memory between two steps, as of a tensor
+# that each step replaces by a larger one, the peaks grow with the number of steps too.
+_LEAST_GROWTH_SHARE = 0.1
+_LEAST_STEPS = 4
 # The phases whose memory the peaks of steps include: other requests may have any size.
 _IN_MODEL = frozenset({OomPhase.COPY, OomPhase.FORWARD, OomPhase.BACKWARD, OomPhase.OPTIMIZER})
 # The causes that do not depend on the batch.
@@ -144,6 +148,8 @@ def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
             f"{words.size(of_batch)} depend on it."
         )
         return [Counterfactual(text, line.basis, None)]
+    if (growth := _growth(facts)) is not None and growth.size_bytes >= _LEAST_GROWTH_SHARE * of_batch:
+        return [Counterfactual(growth.sentence, "this run's newest steps", None)]
     sizes = [facts.batch_size // 2]
     if limit is not None:
         sizes.append(line.largest_batch(limit))
@@ -160,6 +166,33 @@ def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
                 text = f"Any batch above {size:,} would have peaked at more than {words.size(limit)}."
         statements.append(Counterfactual(text, line.basis, peak))
     return statements
+
+
+class _Growth(NamedTuple):
+    """The growth of allocated memory between two steps over the newest `steps`, which had the settings in
+    effect at the failure."""
+
+    size_bytes: int
+    steps: int
+
+    @property
+    def sentence(self) -> str:
+        return (
+            "What other batches would have needed is not known: allocated memory between two steps had grown "
+            f"by at least {words.size(self.size_bytes)} in {words.plural(self.steps, 'step')}."
+        )
+
+
+def _growth(facts: OomFacts) -> _Growth | None:
+    """Return the growth between the lowest readings of the earlier and the later half of these steps, as
+    batches may differ; None with too few."""
+    since = 0 if facts.change is None else facts.change.step
+    levels = [one.allocated_bytes for one in facts.steps if one.step >= since]
+    known = [level for level in levels if level is not None]
+    if len(known) < _LEAST_STEPS:
+        return None
+    half = len(known) // 2
+    return _Growth(min(known[half:]) - min(known[:half]), len(known))
 
 
 def _untried(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
