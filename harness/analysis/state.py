@@ -28,9 +28,6 @@ LAUNCH_GRACE_S = 10.0
 # Time from the start of a process to its lock: torch's import, on a cold disk.
 IMPORT_LIMIT_S = 120.0
 
-# The exit code of a training process that ran out of memory.
-OUT_OF_MEMORY_CODE = 3
-
 # A script that handles no signals ends by each of them as by kill -9.
 _SIGNAL = "a signal (kill, docker stop, the time limit of a batch system)"
 # The state of a script that has opened no log yet.
@@ -207,9 +204,6 @@ def _of_exit(returncode: int, evidence: StateEvidence) -> RunStatus:
         return RunStatus(
             state, f"The process exited normally{where}, but its log is incomplete{why}{_missing(evidence)}"
         )
-    if returncode == OUT_OF_MEMORY_CODE:
-        message = f"Ran out of memory{where}.{_last_output(evidence)}{_missing(evidence)}"
-        return RunStatus(RunState.OUT_OF_MEMORY, message)
     line = _last_line(evidence) or ""
     if line.startswith(ERROR_PREFIX) and evidence.last_step is None:
         return RunStatus(RunState.FAILED, f"Could not start: {line.removeprefix(ERROR_PREFIX)}")

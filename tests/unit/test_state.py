@@ -118,8 +118,15 @@ def test_a_refused_start_states_the_refused_setting() -> None:
     assert status.message == "Could not start: amp cannot be 'fp16' on this CPU; it can do: off, bf16."
 
 
-def test_out_of_memory_is_distinguished_from_other_failures() -> None:
-    assert derive_state(StateEvidence(log_state="running", returncode=3)).state is RunState.OUT_OF_MEMORY
+def test_running_out_of_memory_is_reported_by_the_process_and_not_by_its_exit_code() -> None:
+    exited = StateEvidence(log_state="running", returncode=3, last_step=9)
+    status = derive_state(exited)  # As by `os._exit(3)` in a person's own model.
+    assert (status.state, status.message) == (
+        RunState.FAILED,
+        "Failed with exit code 3 at step 9. It left no output.",
+    )
+    reported = exited._replace(reported_state="out_of_memory", reported_message="Out of memory in step 9.")
+    assert derive_state(reported).state is RunState.OUT_OF_MEMORY
 
 
 def test_a_locked_run_without_a_heartbeat_is_not_responding() -> None:
