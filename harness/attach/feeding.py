@@ -102,6 +102,12 @@ class Feeding:
         self.recent = [one for one in self.recent if one is not batches]
         self.is_dry |= batches.loader in self.training
 
+    def is_of_newest(self, source: object) -> bool:
+        """Return whether `source`, a loader or a pass over one, has the loader of the newest batch; None: of
+        a batch that no loader of torch delivers."""
+        loader = source.loader if isinstance(source, LoaderPass) else source
+        return source is None or (loader is not None and loader is self._delivered_by())
+
     def leave_out_evaluated(self, step: int, *, is_fitting: bool) -> bool:
         """Leave the evaluated batches of `step` out, at the call of a model that is trained; return whether
         there were any. A loop over a loader that is left early has such a batch. As long as no loader has fed

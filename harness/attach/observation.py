@@ -112,7 +112,10 @@ class Observation:
                 self._has_loss = self.under_way.has_trained = False
                 self.tracker.forget_gradients()
                 self.sizes.forget_evaluated()
+        may_skip = self.feeding.is_of_newest(source) and not self.tracker.has_evaluated
         self.tracker.batch_requested()
+        if may_skip and (samples := self.sizes.skip_batch(self.step)) is not None:
+            self.tracker.batch_skipped(samples)
         if self.is_discovering and self.updates:
             self._find_models()
 

@@ -51,12 +51,27 @@ class StepSizes:
         # Those before the newest backward pass that was not repeated.
         self._before: tuple[int | None, int | None] = (None, None)
         self.has_new_batch = self._is_ahead = False
+        # The newest step with several batches before a backward pass, and the number of such steps.
+        self._several_step = self._several_steps = 0
         # Whether a call of the model has had as many samples as the newest batch of its step.
         self._has_agreed = False
 
     def fit(self, inputs: tuple[Any, ...]) -> bool:
         """Return whether a model's `inputs` have as many samples as the newest batch of the step."""
         return self.newest is not None and self.newest == sizes_of(inputs)[0]
+
+    def skip_batch(self, step: int) -> int | None:
+        """Another batch is requested in `step`: return the samples of the newest one if that is skipped, 0 if
+        they are unknown; None if it is not."""
+        if self.inputs is None or not self.has_new_batch:
+            return None
+        earlier = self._several_steps - (self._several_step == step)
+        if self._several_step != step:
+            self._several_step, self._several_steps = step, earlier + 1
+        if 2 * earlier >= step - 1:
+            return None
+        self.inputs, self.has_new_batch = None, False
+        return self.newest or 0
 
     def another_called(self, model_id: int, inputs: tuple[Any, ...]) -> None:
         """A further model is called for training after the first one was called with one sample."""

@@ -118,6 +118,11 @@ class StepTracker:
             self.last_ns = now_ns
         self._phase = _DATA_WAIT
 
+    def batch_skipped(self, samples: int) -> None:
+        """The newest batch, of `samples`, is not trained on. Its time stays in the step."""
+        self.samples = (self.samples or 0) - samples
+        self._leave_loss(_OTHER)
+
     def batch_arrived(self, samples: int | None, batches: LoaderPass | None = None) -> None:
         """A loader returned a batch of `samples`; None: their number is unknown. `batches` is its pass, if it
         is one of torch's loaders."""

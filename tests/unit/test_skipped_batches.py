@@ -1,0 +1,111 @@
+"""Batches that a script skips after the call of its model, as where the loss is not finite."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.attach_factories import Recorded, steps_of
+
+BATCH, BATCHES = 4, 20
+
+
+class Parts:
+    """A model, its optimizer, and a loader: its last batch has 2 samples, all others have `BATCH`."""
+
+    def __init__(self) -> None:
+        self.model = nn.Linear(4, 2)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.loader = DataLoader(TensorDataset(torch.randn(BATCH * BATCHES - 2, 4)), batch_size=BATCH)
+
+    def loss(self, inputs: Tensor) -> Tensor:
+        loss: Tensor = self.model(inputs).square().mean()
+        return loss
+
+    def update(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def watched(home: Path, train: Callable[[Parts], None]) -> Recorded:
+    parts = Parts()
+    return steps_of(home, lambda: train(parts))
+
+
+def samples(log: Recorded) -> list[int]:
+    return [row.samples for row in log.steps]
+
+
+@pytest.mark.parametrize("skipped", [{10}, {2}, {10, 11, 12}, {4, 8, 12, 19}])
+def test_a_skipped_batch_has_its_time_in_the_next_step_and_counts_no_samples(
+    tmp_path: Path, skipped: set[int]
+) -> None:
+    def train(parts: Parts) -> None:
+        for number, (inputs,) in enumerate(parts.loader, start=1):
+            loss = parts.loss(inputs)
+            if number in skipped:
+                continue
+            loss.backward()
+            parts.update()
+
+    log = watched(tmp_path, train)
+    steps = BATCHES - len(skipped)
+    assert samples(log) == [BATCH] * (steps - 1) + [BATCH - 2]
+    assert log.unexplained_gaps_ns() == {}
+    assert log.evaluations_ns == {}
+
+
+def test_a_skipped_micro_batch_counts_no_samples(tmp_path: Path) -> None:
+    def train(parts: Parts) -> None:
+        for number, (inputs,) in enumerate(parts.loader, start=1):
+            loss = parts.loss(inputs)
+            if number != 7:
+                loss.backward()
+            if number % 2 == 0:
+                parts.update()
+
+    assert samples(watched(tmp_path, train)) == [8, 8, 8, 4, 8, 8, 8, 8, 8, 6]
+
+
+def test_batches_with_one_backward_pass_for_several_are_all_trained_on(tmp_path: Path) -> None:
+    def train(parts: Parts) -> None:
+        losses = []
+        for number, (inputs,) in enumerate(parts.loader, start=1):
+            losses.append(parts.loss(inputs))
+            if number % 4 == 0:
+                torch.stack(losses).sum().backward()
+                parts.update()
+                losses.clear()
+
+    assert samples(watched(tmp_path, train))[1:] == [16, 16, 16, 14]
+
+
+def test_a_batch_that_is_loaded_before_the_backward_pass_of_the_one_before_counts(tmp_path: Path) -> None:
+    def train(parts: Parts) -> None:
+        batches = iter(parts.loader)
+        (inputs,) = next(batches)
+        for _ in range(BATCHES - 1):
+            loss = parts.loss(inputs)
+            (inputs,) = next(batches)
+            loss.backward()
+            parts.update()
+
+    log = watched(tmp_path, train)
+    assert samples(log)[2:-1] == [BATCH] * (BATCHES - 4)
+
+
+def test_a_batch_of_another_loader_after_the_call_of_the_model_skips_none(tmp_path: Path) -> None:
+    def train(parts: Parts) -> None:
+        others = iter(DataLoader(TensorDataset(torch.randn(100, 4)), batch_size=3))
+        for number, (inputs,) in enumerate(parts.loader):
+            loss = parts.loss(inputs)
+            if number % 5 == 4:
+                (more,) = next(others)
+                loss = loss + parts.loss(more)
+            loss.backward()
+            parts.update()
+
+    assert samples(watched(tmp_path, train)) == [4, 4, 4, 4, 7] * 3 + [4, 4, 4, 4, 5]
