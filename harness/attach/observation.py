@@ -325,7 +325,7 @@ class Observation:
         step, feeding, recent = self._record_step(), self.feeding, self.feeding.recent
         is_plain = feeding.is_settled and len(recent) == 1 and recent[0] is feeding.newest()
         if is_plain and not self.autocast.has_news:
-            recent.clear()  # The same loader as ever feeds the training.
+            feeding.end_same_step()
         else:
             self._record_news(step)
         if self.has_ended:
