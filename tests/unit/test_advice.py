@@ -236,6 +236,8 @@ def test_retries_that_cost_no_time_are_reported_for_the_memory_alone() -> None:
     ]
     run = SCENARIOS["retries"]._replace(steps=slow, timing=analyze(slow))
     assert advice_on(run)["retries"].gain.share == pytest.approx(2 / 22, rel=0.02)
+    single = SCENARIOS["retries"]._replace(settings=settings(batch_size=1))
+    assert advice_on(single)["retries"].change == {"activation_checkpointing": True}
 
 
 def test_the_largest_gain_comes_first_and_unbounded_ones_last() -> None:

@@ -115,11 +115,10 @@ def find_retries(run: RunEvidence) -> Diagnosis | None:
     gain = at_most(share) if share >= PRACTICAL else Gain(None, "free memory, before an allocation fails")
     batch, times = run.value("batch_size") or 1, run.value("grad_accumulation")
     count = (rows[-1].alloc_retries or 0) - (rows[0].alloc_retries or 0)
-    options = []
+    options = [Option({"activation_checkpointing": True}, gain)]
     if batch > 1:
         halved = {"batch_size": batch // 2} | ({} if times is None else {"grad_accumulation": 2 * times})
-        options = [Option({"activation_checkpointing": True}, gain), Option(halved, gain)]
-        options.reverse()
+        options.insert(0, Option(halved, gain))
     return Diagnosis(
         gain,
         f"In {words.plural(len(affected), 'step')} of the last {words.count(len(rows))} an allocation failed "
