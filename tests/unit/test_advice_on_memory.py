@@ -26,6 +26,9 @@ def test_a_larger_batch_needs_free_memory_by_a_prediction_or_by_this_runs_peak()
     assert "by a line through" in dict(advice_on(run)["headroom"].details)["peak with batch 64"]
     fits = run._replace(predicted_peak=PredictedPeak(64, 40 * GIB))
     assert "40.0 GiB, predicted" in dict(advice_on(fits)["headroom"].details)["peak with batch 64"]
+    unread = [row._replace(peak_allocated_bytes=None) for row in run.steps]
+    unmeasured = dict(advice_on(fits._replace(steps=unread))["headroom"].details)
+    assert unmeasured["peak with batch 32"] == "n/a"
     assert "headroom" not in advice_on(run._replace(predicted_peak=PredictedPeak(64, 46 * GIB)))
     unknown = run._replace(settings=settings(memory_cap_gib=None))
     assert "headroom" not in advice_on(unknown)

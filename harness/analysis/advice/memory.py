@@ -40,7 +40,8 @@ def find_headroom(run: RunEvidence) -> Diagnosis | None:
     available = available_bytes(run)
     if fixed < FIXED_SHARE or peak is None or available is None or peak > TIGHT * available:
         return None
-    now = max((row.peak_allocated_bytes or 0 for row in run.settled), default=0)
+    peaks = (row.peak_allocated_bytes for row in run.settled)
+    now = max((peak_bytes for peak_bytes in peaks if peak_bytes is not None), default=None)
     return Diagnosis(
         at_most(fixed / 2),
         f"{pct(fixed)} of the time does not scale with the batch, and a batch of {words.count(doubled)} "
