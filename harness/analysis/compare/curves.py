@@ -12,6 +12,7 @@ Floats = npt.NDArray[np.float64]
 _BINS = 60
 # Steps beyond this percentile of the slowest run share the last bin: a few would flatten the rest.
 _CUT_PCT = 99.0
+_COUNTED = ("bucket", "rows", "samples_sum")
 
 
 class CurveAxis(StrEnum):
@@ -72,11 +73,8 @@ def sample_steps(buckets: Mapping[str, Sequence[float]]) -> tuple[Floats, Floats
     )
 
 
-_COUNTED = ("bucket", "rows", "samples_sum")
-
-
 def align(places: Floats, steps: Floats, at: Floats) -> Floats:
-    """Return the positions of the steps `at`, between the `places` of other `steps`."""
+    """Return the positions of the steps `at`, interpolated between `places`, which are those of `steps`."""
     return np.interp(at, steps, places) if len(steps) else np.empty(0)
 
 

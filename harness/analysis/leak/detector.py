@@ -301,7 +301,7 @@ class LeakDetector:
         if judgment.verdict not in RISING or judgment.trend is None:
             return None
         copy = self._needs.copy(series, judgment, self._headroom.transient_bytes)
-        inputs_grow = not copy.slope and self._needs.grow(judgment.trend.slope)
+        inputs_grow = not copy.slope and self._needs.are_growing(judgment.trend.slope)
         left = self._headroom.steps_left(series, judgment.trend, limits, copy, inputs_grow=inputs_grow)
         is_sure = judgment.verdict is LeakVerdict.LEAK
         is_near = (

@@ -63,7 +63,7 @@ class StepNeeds:
         is_explained = needs.slope >= LEAST_NEEDS * slope and not self._is_copy(series, slope, needs.slope)
         return judgment._replace(verdict=LeakVerdict.WATCH) if is_explained else judgment
 
-    def grow(self, slope: float) -> bool:
+    def are_growing(self, slope: float) -> bool:
         """Return whether steps need more and more memory, beside growth of retained memory by `slope`. Also
         where that is far less than the slope: its holes may take what is left."""
         needs = self._needs()

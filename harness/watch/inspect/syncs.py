@@ -108,7 +108,7 @@ class SyncCatcher:
         self._is_on = False
         self._patches.close()
         with suppress(ValueError):
-            warnings.filters.remove(_FILTER)  # type: ignore[attr-defined]  # as above
+            warnings.filters.remove(_FILTER)  # type: ignore[attr-defined]  # typed as a sequence
         if warnings.showwarning == self._show:
             warnings.showwarning = self._before
         return [_site(code, line, count) for (code, line), count in self._counts.most_common()]
@@ -183,7 +183,7 @@ def _put_filter_first() -> None:
 
 
 def _caller(frame: FrameType | None) -> tuple[CodeType | None, int]:
-    """The innermost line outside torch and Python's warnings."""
+    """Return the innermost line outside torch and Python's warnings; no code: there is none."""
     while frame is not None:
         file = frame.f_code.co_filename
         if file not in _WARNINGS and not is_library(shorten(file)):
