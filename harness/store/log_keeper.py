@@ -19,8 +19,9 @@ from harness.store.log_files import LogFiles, damage
 from harness.store.outbox import Outbox
 from harness.store.pending import Pending
 from harness.store.renewal import Renewal, begin_anew
+from harness.store.safe_logger import SafeLogger
 
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = SafeLogger(logging.getLogger(__name__))
 _LONGEST_BACK_OFF_S = 5.0
 _MOST_DOUBLINGS = 10
 # An unclear error (an I/O error, a missing table) is retried for about eight seconds.

@@ -29,8 +29,9 @@ from harness.store.inserts import Row, StateChange
 from harness.store.log_keeper import LogKeeper, OutageReport, no_report
 from harness.store.outbox import Outbox
 from harness.store.pending import Pending
+from harness.store.safe_logger import SafeLogger
 
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = SafeLogger(logging.getLogger(__name__))
 # Between two polls. Each takes the interpreter's lock from training, so fewer polls with more rows are
 # cheaper.
 POLL_S = 0.25

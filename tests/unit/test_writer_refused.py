@@ -1,6 +1,7 @@
 """Test what the disk, or the log itself, refuses: kept, or counted and named; the log stays sound."""
 
 import json
+import logging
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,29 @@ def test_a_full_disk_loses_nothing_that_fits_the_buffer(
         "The log cannot be written ",
         "The log is written again.",
     ]
+
+
+class Closed(logging.Handler):
+    """A handler with a closed stream, as Python's own where a script has closed standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise ValueError("I/O operation on closed file")
+
+
+def test_a_message_that_no_handler_takes_does_not_end_the_log(
+    path: Path, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [Closed()])
+    with a_writer(path, source) as writer:
+        assert writer.flush(SOON_S)
+        fill_disk(writer)
+        source.add(steps(1, 2_000))
+        assert not writer.put_durable(an_event("while full"), timeout_s=0.05)
+        free_disk(writer)
+        assert writer.flush(SOON_S)
+    with LogReader(path) as reader:
+        assert reader.extent().last == 2_000
+        assert [event.message for _, event in reader.events()] == ["while full"]
 
 
 @pytest.mark.slow

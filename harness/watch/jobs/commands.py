@@ -8,9 +8,10 @@ from harness.errors import LogError
 from harness.records.run import CommandRow
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
+from harness.store.safe_logger import SafeLogger
 from harness.watch.inbox import Inbox
 
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = SafeLogger(logging.getLogger(__name__))
 # Once the last change is this old, an unchanged modification time means an unchanged file: file systems have
 # coarse clocks, so two changes within one tick have the same time.
 _SETTLED_NS = 1_000_000_000
