@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from harness import words
 from harness.analysis.memory.refit import LEAST_RATIO, PeakFit, fit_peak
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import DeviceKind, SettingsRow
 from harness.store.reader import LogReader
 from harness.supervisor.stored_json import read_device
@@ -45,9 +46,10 @@ class Refit(NamedTuple):
 
 def refit_peak(reader: LogReader) -> Refit | None:
     """Return the fit of the run in a log; None while too little was measured, also where the newest step is
-    larger than those that were. Raises LogError."""
+    larger than those that were, and while live tensors leak: peaks then grow whatever the batch. Raises
+    LogError."""
     last = reader.extent().last
-    if last is None:
+    if last is None or any(map(_is_of_tensors, reader.memory.current_leaks())):
         return None
     steps = reader.last_steps(1)
     history = reader.settings_history()
@@ -58,6 +60,10 @@ def refit_peak(reader: LogReader) -> Refit | None:
         return None
     device = read_device(reader.run().device)
     return Refit(fit, samples, device is not None and device.kind in _WITH_SAMPLED_PEAKS)
+
+
+def _is_of_tensors(row: LeakRow) -> bool:
+    return row.series == LeakSeries.ALLOCATED and row.verdict == LeakVerdict.LEAK
 
 
 def _comparable(history: Sequence[SettingsRow]) -> list[int]:

@@ -12,12 +12,13 @@ from harness.device.mps.device import MpsDevice
 from harness.device.protocol import Device
 from harness.device.xpu.device import XpuDevice
 from harness.records.json import to_json
-from harness.records.memory import MeasuredPeak
+from harness.records.memory import LeakSeries, LeakVerdict, MeasuredPeak
 from harness.records.run import DeviceKind, SettingsRow
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
 from harness.supervisor.refit import Refit, refit_peak
 from tests.advice_factories import CPU
+from tests.leak_factories import a_leak
 from tests.store_factories import a_run, steps, write_log
 
 MIB = 2**20
@@ -109,6 +110,27 @@ def test_steps_of_a_run_are_fitted_across_changes_of_the_batch_alone(tmp_path: P
         "A batch of 64 would peak at about 74.0 MiB "
         "(from steps of 8, 32 samples, with peaks that were sampled: true ones may be higher)."
     )
+
+
+@pytest.mark.parametrize(
+    ("series", "verdict", "is_fitted"),
+    [
+        (LeakSeries.ALLOCATED, LeakVerdict.LEAK, False),
+        (LeakSeries.ALLOCATED, LeakVerdict.STEADY, True),
+        (LeakSeries.WORKERS, LeakVerdict.LEAK, True),
+    ],
+)
+def test_peaks_that_grow_by_a_leak_of_tensors_are_not_fitted(
+    tmp_path: Path, series: LeakSeries, verdict: LeakVerdict, *, is_fitted: bool
+) -> None:
+    rows = [
+        row._replace(samples=8, allocated_bytes=10 * MIB, peak_allocated_bytes=20 * MIB, flags=0)
+        for row in steps(1, 20)
+    ]
+    with LogAppender(tmp_path / "log.sqlite3", a_run()) as appender:
+        appender.append(rows, [a_leak()._replace(series=series, verdict=verdict)])
+    with LogReader(tmp_path / "log.sqlite3") as reader:
+        assert (refit_peak(reader) is not None) is is_fitted
 
 
 @pytest.mark.parametrize("device_type", [CpuDevice, CudaDevice, MpsDevice, XpuDevice])
