@@ -176,7 +176,8 @@ def test_the_hunt_says_where_the_heap_grows_by_other_memory_than_tensors(
     assert result is not None
     assert result.is_beside_tensors is (array() is not None)
     grown = re.match(r"In 10 steps the heap grew by (\d+) KiB per step, ", message)
-    assert (grown is not None and 128 <= int(grown[1]) < 160) is (array() is not None), message
+    # Other parts of the heap may shrink meanwhile.
+    assert (grown is not None and 120 <= int(grown[1]) < 160) is (array() is not None), message
     assert ("No allocation site" in message) is (array() is None)
 
 
