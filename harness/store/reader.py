@@ -286,6 +286,16 @@ class LogReader(Closing):
             GROUP BY samples ORDER BY 2 DESC LIMIT 64"""
         return self._queries.rows(MeasuredPeak, sql, (first, last, *versions))
 
+    def highest_peak(self, first: int, last: int, versions: Sequence[int], most_samples: int) -> int:
+        """Return the highest peak of the steps of `measured_peaks`, and of the warm-up, with at most so many
+        samples; 0: none was measured. Reads every row."""
+        marks = ", ".join("?" * len(versions))
+        sql = f"""SELECT max(peak_allocated_bytes) FROM steps WHERE step BETWEEN ? AND ?
+            AND flags IN ({StepFlag.NONE:d}, {StepFlag.WARM_UP:d}) AND samples <= ?
+            AND settings_version IN ({marks})"""
+        [(peak_bytes,)] = self._queries.numbers(sql, (first, last, most_samples, *versions))
+        return peak_bytes or 0
+
     def flops(self) -> list[FlopsRow]:
         """Return the FLOPs per sample, with and without checkpointing; empty if they were not counted."""
         if self._version < FLOPS_SINCE:

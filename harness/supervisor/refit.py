@@ -25,15 +25,21 @@ class Refit(NamedTuple):
 
     fit: PeakFit
     samples: int
+    # The highest peak of its steps with at most `larger` samples, with those of the warm-up; 0: unknown.
+    reached_bytes: int = 0
     # The highest point of a short step may be between two readings.
     is_lower_bound: bool = False
 
+    @property
+    def larger(self) -> int:
+        """Twice the batch, but no more than twice the largest that the fit rests on."""
+        return 2 * min(self.samples, self.fit.sizes[-1])
+
     def sentence(self, limit_bytes: int | None) -> str:
-        """Return the peak of twice the batch, but of none beyond twice the largest that the fit rests on, and
-        the largest batch under the limit, in words."""
-        fit = self.fit
-        twice = 2 * min(self.samples, fit.sizes[-1])
-        text = f"A batch of {words.count(twice)} would peak at about {words.size(fit.peak_bytes(twice))}"
+        """Return the peak of a larger batch, and the largest batch under the limit, in words."""
+        fit, larger = self.fit, self.larger
+        peak_bytes = max(fit.peak_bytes(larger), self.reached_bytes)
+        text = f"A batch of {words.count(larger)} would peak at about {words.size(peak_bytes)}"
         largest = None if limit_bytes is None else fit.largest(limit_bytes)
         if largest is not None and largest <= _FARTHEST * fit.sizes[-1]:
             text += f"; about {words.count(largest)} would fit into {words.size(limit_bytes)}"
@@ -54,12 +60,17 @@ def refit_peak(reader: LogReader) -> Refit | None:
     steps = reader.last_steps(1)
     history = reader.settings_history()
     versions = _comparable(history) or [steps[-1].settings_version]
-    fit = fit_peak(reader.measured_peaks(max(0, last - _MOST_STEPS), last, versions))
+    first = max(0, last - _MOST_STEPS)
+    fit = fit_peak(reader.measured_peaks(first, last, versions))
     samples = steps[-1].samples
     if fit is None or not samples or samples >= LEAST_RATIO * fit.sizes[-1]:
         return None
     device = read_device(reader.run().device)
-    return Refit(fit, samples, device is not None and device.kind in _WITH_SAMPLED_PEAKS)
+    is_sampled = device is not None and device.kind in _WITH_SAMPLED_PEAKS
+    refit = Refit(fit, samples, is_lower_bound=is_sampled)
+    if refit.larger < fit.sizes[-1]:  # On the CPU a short step may have the reading of a larger one.
+        return refit
+    return refit._replace(reached_bytes=reader.highest_peak(first, last, versions, refit.larger))
 
 
 def _is_of_tensors(row: LeakRow) -> bool:

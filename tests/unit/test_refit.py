@@ -13,7 +13,7 @@ from harness.device.protocol import Device
 from harness.device.xpu.device import XpuDevice
 from harness.records.json import to_json
 from harness.records.memory import LeakSeries, LeakVerdict, MeasuredPeak
-from harness.records.run import DeviceKind, SettingsRow
+from harness.records.run import DeviceKind, SettingsRow, StepFlag
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
 from harness.supervisor.refit import Refit, refit_peak
@@ -110,6 +110,26 @@ def test_steps_of_a_run_are_fitted_across_changes_of_the_batch_alone(tmp_path: P
         "A batch of 64 would peak at about 74.0 MiB "
         "(from steps of 8, 32 samples, with peaks that were sampled: true ones may be higher)."
     )
+
+
+def test_a_larger_batch_peaks_no_lower_than_the_warm_up(tmp_path: Path) -> None:
+    rows = [
+        row._replace(
+            samples=8,
+            allocated_bytes=40 * MIB,
+            peak_allocated_bytes=(60 if row.step == 1 else 41) * MIB,
+            flags=StepFlag.PROFILED if row.step == 20 else StepFlag.WARM_UP if row.step < 5 else 0,
+        )
+        for row in steps(1, 20)
+    ]
+    rows[-1] = rows[-1]._replace(peak_allocated_bytes=90 * MIB)
+    with LogAppender(tmp_path / "log.sqlite3", a_run()) as appender:
+        appender.append(rows)
+    with LogReader(tmp_path / "log.sqlite3") as reader:
+        refit = refit_peak(reader)
+    assert refit is not None
+    assert refit.fit.peak_bytes(16) == 42 * MIB
+    assert refit.sentence(None).startswith("A batch of 16 would peak at about 60.0 MiB ")
 
 
 @pytest.mark.parametrize(
