@@ -47,6 +47,9 @@ class Feeding:
         # The newest step with a loader that had fed none before, and the newest one with calls of a model, or
         # batches of another loader, before its first batch.
         self._joining_step = self._called_step = -1
+        # The newest step with batches that were computed without gradients first, and whether the one before
+        # had some.
+        self._twice_step, self._had_twice = -1, False
 
     @property
     def has_fed(self) -> bool:
@@ -138,6 +141,16 @@ class Feeding:
         if is_left := before not in (step, step - 1) and self._joining_step != step - 1:
             self._joining_step = step
         return is_left
+
+    def computes_twice(self, source: object, step: int) -> bool:
+        """Return whether the batches that were evaluated last belong to `step`, as the next one of the same
+        pass, `source`, is requested: if the step before had such too. Some scripts compute the features of
+        several batches without gradients, and then each of these batches again with gradients."""
+        if not self.recent or self.recent[-1] is not source:
+            return False
+        if step != self._twice_step:
+            self._twice_step, self._had_twice = step, self._twice_step == step - 1
+        return self._had_twice and self._delivered_by() in self.training
 
     def begin(self) -> bool:
         """Take notice of the first forward pass of the training; return whether a loader feeds it."""

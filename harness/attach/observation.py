@@ -112,8 +112,12 @@ class Observation:
                 self._has_loss = self.under_way.has_trained = False
                 self.tracker.forget_gradients()
                 self.sizes.forget_evaluated()
-        may_skip = self.feeding.is_of_newest(source) and not self.tracker.has_evaluated
-        self.tracker.batch_requested()
+        has_evaluated = self.tracker.has_evaluated
+        is_part = has_evaluated and self.sizes.has_new_batch and is_grad_enabled()
+        if is_part := is_part and self.feeding.computes_twice(source, self.step):
+            self.sizes.count_inputs()
+        may_skip = not has_evaluated and self.feeding.is_of_newest(source)
+        self.tracker.batch_requested(is_part=is_part)
         if may_skip and (samples := self.sizes.skip_batch(self.step)) is not None:
             self.tracker.batch_skipped(samples)
         if self.is_discovering and self.updates:

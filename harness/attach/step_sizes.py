@@ -50,7 +50,7 @@ class StepSizes:
         self.newest: int | None = None
         # Those before the newest backward pass that was not repeated.
         self._before: tuple[int | None, int | None] = (None, None)
-        self.has_new_batch = self._is_ahead = False
+        self.has_new_batch = self._prefers_inputs = False
         # The newest step with several batches before a backward pass, and the number of such steps.
         self._several_step = self._several_steps = 0
         # Whether a call of the model has had as many samples as the newest batch of its step.
@@ -79,6 +79,10 @@ class StepSizes:
         if samples is not None and samples > 1:
             self.leader, self.inputs = model_id, (samples, tokens)
 
+    def count_inputs(self) -> None:
+        """Count the inputs of models in the step under way: not each of its batches may be trained."""
+        self._prefers_inputs = True
+
     def gradients_begin(self, loaded: int | None, *, is_repeated: bool) -> None:
         """A backward pass begins; so far batches of `loaded` samples were returned in the step. `is_repeated`
         is whether one in the same step was for the same batch, unless a batch came after that one: the
@@ -102,7 +106,7 @@ class StepSizes:
         is_expected = self._feeding.is_dry and self._has_agreed and samples is not None
         if is_expected and samples == self.carried + (loaded or 0):
             self._feeding.load_ahead()
-            self._is_ahead = True
+            self._prefers_inputs = True
 
     def forget_evaluated(self) -> None:
         """Count no inputs of models in evaluation mode, with whatever gradients, in the step so far."""
@@ -119,11 +123,11 @@ class StepSizes:
         if called is None and tokens is None:
             called, tokens = self._evaluated
         self.evaluated_inputs, self._evaluated = None, (None, None)
-        samples = (called or loaded if prefers_inputs or self._is_ahead else loaded or called) or 0
+        samples = (called or loaded if prefers_inputs or self._prefers_inputs else loaded or called) or 0
         if any(self.early):
             samples = samples_of_first_step(self.early, loaded or 0, called or 0)
             self.early = ()
-        self.carried, self.newest, self._is_ahead = self.newest or 0, None, False
+        self.carried, self.newest, self._prefers_inputs = self.newest or 0, None, False
         self.leader = self.inputs = self._samples = self._tokens = None
         self._before = None, None
         return samples, tokens

@@ -102,13 +102,14 @@ class StepTracker:
         usual = self._most_calls
         return self.calls if usual and self.calls > _FAR_MORE * usual else 0
 
-    def batch_requested(self) -> None:
-        """A loader is about to return a batch."""
+    def batch_requested(self, *, is_part: bool = False) -> None:
+        """A loader is about to return a batch. `is_part` is whether what was called in training mode without
+        gradients is no evaluation."""
         self._fetches += 1
         if self._fetches > 1:
             return
         self._before_request = self.has_evaluated, self._is_evaluating
-        if self.has_evaluated:
+        if self.has_evaluated and (self._is_evaluating or not is_part):
             self.leave_out()
             self._fetches = 1
         self.is_updating = False  # It is on after an error in an optimizer.
