@@ -51,6 +51,8 @@ class ScriptAutocast:
         is_training: whether the newest call of a model is for training.
         wrapper: the region around the outermost call of a model; None: there is none.
         has_regions: whether the script has entered a region.
+        has_place: whether a mode has a place to take effect: a call of a model with gradients, or a region of
+            `stepscope`.
         trial: the first step since the mode in effect was switched on; None: it is over.
         has_news: whether the mode has changed by itself, and nobody has taken that into account yet.
         why: why it did, for the beginning of a sentence.
@@ -64,7 +66,7 @@ class ScriptAutocast:
         self.wrapper: torch.autocast | None = None
         self.own_dtype: torch.dtype | None = None
         self.trial: BackwardTrial | None = None
-        self.has_regions = self.has_news = False
+        self.has_regions = self.has_news = self.has_place = False
         self.why = _OWN_REGIONS
         self.mode = AmpMode.OFF
         if torch.is_autocast_enabled(device_type):

@@ -169,6 +169,7 @@ class Observation:
         if self.manual is not None and self.manual.model_called(is_evaluating=not model.training):
             self._end_step()
         self.autocast.forward_began(is_training=is_training)
+        self.autocast.has_place |= has_gradients
         is_repeated = sizes.inputs is not None and sizes.leader == id(model)
         self.tracker.forward_began(
             has_gradients=has_gradients, is_evaluating=not model.training, is_repeated=is_repeated

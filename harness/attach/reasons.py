@@ -63,6 +63,11 @@ NO_FLOAT32 = (
     "amp cannot be {mode!r} in this script: autocast computes in fewer bits what is in float32, and all "
     "weights are in {dtype}."
 )
+NO_PLACE = (
+    "amp cannot be {mode!r} in this script: no call of a model that is trained was seen so far, as where the "
+    "parameters are in no module, or a function that torch.compile compiled calls the model; enter "
+    "torch.autocast in the script, or call stepscope's run.autocast()."
+)
 NO_LSTM = (
     "amp cannot be 'bf16' in this script: it has an LSTM, and this processor runs none in bfloat16 "
     "(torch needs AVX-512 for it)."

@@ -226,7 +226,10 @@ class Remarks:
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the autocast that the AMP setting says; none when AMP is off."""
-        dtype = _DTYPES.get(self.observation.training.settings.amp) if self.is_open else None
+        dtype = None
+        if self.is_open:
+            self.observation.autocast.has_place = True
+            dtype = _DTYPES.get(self.observation.training.settings.amp)
         return nullcontext() if dtype is None else torch.autocast(self._device.type, dtype=dtype)
 
     def declare(self, setting: DeclaredSetting) -> None:

@@ -16,6 +16,7 @@ from harness.attach.reasons import (
     NO_FLOAT32,
     NO_LSTM,
     NO_OPTIMIZER,
+    NO_PLACE,
     NO_RATE,
     NO_SCALER,
     ONE_LEFT,
@@ -138,20 +139,21 @@ class ScriptSwitches:
                 raise SettingError(name, f"{name} cannot change in this script. {self.reasons[name]}")
         if "batch_size" in changed:
             self._validate_size(settings.batch_size)
-        if "amp" in changed and settings.amp is AmpMode.FP16 and not self._can_scale():
-            raise SettingError("amp", NO_SCALER)
-        if (
-            "amp" in changed
-            and settings.amp is not AmpMode.OFF
-            and (dtype := self._fixed_dtype()) is not None
-        ):
-            raise SettingError("amp", NO_FLOAT32.format(mode=settings.amp.value, dtype=dtype))
-        is_bf16 = "amp" in changed and settings.amp is AmpMode.BF16
-        if is_bf16 and (reason := self._bf16_refusal()) is not None:
-            raise SettingError("amp", reason)
+        if "amp" in changed and settings.amp is not AmpMode.OFF:
+            self._validate_amp(settings.amp)
         if "learning_rate_factor" in changed and not self._has_rates():
             raise SettingError("learning_rate_factor", f"learning_rate_factor has no effect: {NO_RATE}")
         parse_profile_at(settings.profile_at)
+
+    def _validate_amp(self, mode: AmpMode) -> None:
+        if mode is AmpMode.FP16 and not self._can_scale():
+            raise SettingError("amp", NO_SCALER)
+        if (dtype := self._fixed_dtype()) is not None:
+            raise SettingError("amp", NO_FLOAT32.format(mode=mode.value, dtype=dtype))
+        if mode is AmpMode.BF16 and (reason := self._bf16_refusal()) is not None:
+            raise SettingError("amp", reason)
+        if self.autocast.own_dtype is None and not self.autocast.has_place:
+            raise SettingError("amp", NO_PLACE.format(mode=mode.value))
 
     def _validate_size(self, size: int) -> None:
         if (samples := self.loaders.samples_dropped_by(size)) is not None:
