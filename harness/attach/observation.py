@@ -369,8 +369,10 @@ class Observation:
         ticket = None if timer.end_device is None else timer.end_device(is_late=is_late)
         self.model_id = self.sizes.leader
         samples, tokens = self.sizes.take(tracker.samples, prefers_inputs=self.manual is not None)
-        if self.model_id is None and under_way.has_trained and self.training.optimizers:
-            self._miss_models()
+        is_missed = self.model_id is None and under_way.has_trained and bool(training.optimizers)
+        if is_missed and not self.is_discovering:
+            # No followed model was called although gradients were computed: they may have to be searched for.
+            self.is_discovering = self.missed.step_missed(training.models, is_compiled=training.has_compiled)
         training.samples_per_step, training.tokens_per_step = samples, tokens
         if training.settings.empty_cache_every or self.calls.tidy is not self._switches.own_tidy:
             self.calls.tidy(step)
@@ -383,12 +385,6 @@ class Observation:
         self.step = step + 1
         under_way.ended, under_way.has_begun, under_way.has_trained = step, False, False
         return step
-
-    def _miss_models(self) -> None:
-        """No followed model was called although gradients were computed: they may have to be searched for."""
-        training = self.training
-        if not self.is_discovering:
-            self.is_discovering = self.missed.step_missed(training.models, is_compiled=training.has_compiled)
 
     def _record_news(self, step: int) -> None:
         """Write down what became known of the script's loader and autocast after `step`."""
