@@ -172,11 +172,13 @@ def figure(value: float | None, digits: int = 4) -> str:
 
 
 def rate(value_per_s: float | None, noun: str = "samples") -> str:
-    """Format a rate: "1,204 samples/s", "3.1 samples/s"."""
+    """Format a rate: "1,204 samples/s", "3.1 samples/s", "0.167 samples/s"."""
     if value_per_s is None:
         return NOT_AVAILABLE
     if odd := _odd(value_per_s):
         return odd
+    if 0 < abs(value_per_s) < 1:  # With one digit, a step of a minute would read 0.0 samples/s.
+        return fine_rate(value_per_s, noun)
     digits = 0 if abs(value_per_s) >= 99.95 else 1
     return f"{value_per_s:,.{digits}f} {noun}/s"
 

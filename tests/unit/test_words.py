@@ -102,11 +102,25 @@ def test_counts_figures_rates_and_percentages() -> None:
     assert words.figure(-math.inf) == "−∞"
     assert words.rate(1_204.4) == "1,204 samples/s"
     assert words.rate(3.14, "tokens") == "3.1 tokens/s"
+    assert words.rate(0.0) == "0.0 samples/s"
     assert words.percent(87.4) == "87 %"
     assert words.percent(2.5) == "2.5 %"
     assert words.percent(1_250) == "1,250 %"
     assert words.milliseconds(260_000) == "0.260 ms"
     assert words.milliseconds(44_500_000) == "44.5 ms"
+
+
+@pytest.mark.parametrize(
+    ("value_per_s", "text"),
+    [
+        (1 / 6, "0.167 samples/s"),
+        (1 / 60, "0.0167 samples/s"),
+        (0.95, "0.950 samples/s"),
+        (1.0, "1.0 samples/s"),
+    ],
+)
+def test_slow_steps_have_a_throughput_above_zero(value_per_s: float, text: str) -> None:
+    assert words.rate(value_per_s) == text
 
 
 @example(math.inf)
