@@ -11,6 +11,7 @@ from harness import words
 from harness.analysis.oom import text as oom_text
 from harness.analysis.oom.budget import budget
 from harness.analysis.oom.report import FailedRequest, OomFacts, OomReport
+from harness.records.run import DeviceKind
 
 _STEP_COLUMNS = {
     "step": st.column_config.NumberColumn("Step", format=COUNT_FORMAT),
@@ -23,6 +24,12 @@ _STEP_COLUMNS = {
     ),
     "reserved_mib": st.column_config.NumberColumn(
         "Reserved, MiB", format="%.1f", help="Reserved by the allocator."
+    ),
+}
+# On the CPU a step has the memory of the process in this column.
+_CPU_STEP_COLUMNS = _STEP_COLUMNS | {
+    "reserved_mib": st.column_config.NumberColumn(
+        "Process (RSS), MiB", format="%.1f", help="Resident memory of the training process."
     ),
 }
 _LIVE_HELP = (
@@ -120,20 +127,23 @@ def _memory(facts: OomFacts) -> None:
     memory = facts.held
     limit = f"Limit ({memory.limit_name})"
     parts = budget(facts)
+    is_cpu = facts.device is DeviceKind.CPU
+    reserved = "Heap" if is_cpu else "Reserved"
+    origin = "Memory that malloc's heap has from the system" if is_cpu else "Reserved by the allocator"
     if parts:
         st.caption(
             f"{words.size(memory.limit_bytes)} = "
-            + " + ".join(f"{_signed(part.size_bytes)} {plain(part.name)}" for part in parts)
+            + "".join(f"{_signed(part.size_bytes)} {plain(part.name)}" for part in parts).removeprefix(" + ")
         )
     _figures(
         [
             (limit, words.size(memory.limit_bytes), "Maximum memory available to this run."),
             ("Allocated", words.size(memory.allocated_bytes), "In live tensors."),
-            ("Reserved", words.size(memory.reserved_bytes), "Reserved by the allocator, tensors included."),
+            (reserved, words.size(memory.reserved_bytes), f"{origin}, tensors included."),
             (
                 "Unused",
                 words.size(memory.unused_bytes),
-                "Reserved and not allocated; a large value indicates fragmentation.",
+                "The part of it that is not allocated; a large value indicates fragmentation.",
             ),
             ("Largest free block", words.size(memory.largest_free_bytes), "Largest contiguous free memory."),
             ("Free on the device", words.size(memory.device_free_bytes), "Not used by any process."),
@@ -143,7 +153,7 @@ def _memory(facts: OomFacts) -> None:
 
 
 def _signed(size_bytes: int) -> str:
-    return words.size(size_bytes) if size_bytes >= 0 else f"−{words.size(-size_bytes)}"
+    return f" {'+' if size_bytes >= 0 else '−'} {words.size(abs(size_bytes))}"
 
 
 def _figures(lines: Sequence[tuple[str, str, str]]) -> None:
@@ -191,7 +201,7 @@ def _tables(facts: OomFacts, at: int) -> None:
                 allocations.step_lines(facts),
                 height=240,
                 key=f"oom_steps_{at}",
-                columns=_STEP_COLUMNS,
+                columns=_CPU_STEP_COLUMNS if facts.device is DeviceKind.CPU else _STEP_COLUMNS,
                 alt="Time and memory of the last steps before the failure.",
             )
         else:

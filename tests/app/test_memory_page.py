@@ -11,9 +11,11 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from dashboard.data.memory import raw_snapshot
+from harness.analysis.oom.explain import explain
+from harness.analysis.oom.report import RecentStep, to_json
 from harness.demo.scenarios import SCENARIOS
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict, OomReportRow, SnapshotReason, SnapshotRow
-from harness.records.run import CommandKind, CommandRow, EventRow, Severity
+from harness.records.run import CommandKind, CommandRow, DeviceKind, EventRow, Severity
 from harness.settings import Settings
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
@@ -22,6 +24,7 @@ from harness.store.inserts import INSERTS
 from harness.store.reader import LogReader
 from tests.app.conftest import Open, Write, texts
 from tests.app.live_factories import live_run
+from tests.oom_factories import GIB, MIB, some_facts
 
 _LEAK = LeakRow(
     10**15,
@@ -94,6 +97,34 @@ def test_out_of_memory_comes_first_with_its_report_and_a_download(demo: Write, o
     assert "Batch 72 peaked at" in shown
     assert "harness/models/attention.py:54 forward" in shown
     assert "Report as text" in [getattr(button, "label", "") for button in app.get("download_button")]
+
+
+def _oom_report(device: DeviceKind) -> OomReportRow:
+    steps = (RecentStep(119, 9_000_000, 79 * GIB, 79 * GIB, 79 * GIB + 100 * MIB),)
+    facts = some_facts(device, steps=steps, device_free_bytes=GIB, others_bytes=GIB)
+    report = explain(facts, outcome="The run ends.")
+    return OomReportRow(10**15, 120, report.outcome, to_json(report))
+
+
+@pytest.mark.parametrize(
+    ("device", "figure", "column"),
+    [(DeviceKind.CPU, "Heap", "Process (RSS), MiB"), (DeviceKind.CUDA, "Reserved", "Reserved, MiB")],
+)
+def test_a_report_separates_the_heap_from_the_memory_of_the_process(
+    device: DeviceKind, figure: str, column: str, demo: Write, open_page: Open
+) -> None:
+    """On the CPU the log has the process where a GPU has the allocator's reserved memory."""
+    folder = demo("steady", 50)
+    _insert(folder, _oom_report(device))
+    app = open_page("memory", run=folder.run_id)
+    assert not app.exception
+    assert figure in [caption.value for caption in app.caption]
+    columns = [json.loads(frame.proto.columns) for frame in app.dataframe]
+    labels = [one.get("label") for frame in columns for one in frame.values()]
+    assert column in labels
+    (budget,) = (caption.value for caption in app.caption if caption.value.startswith("80.0 GiB = "))
+    assert " free − 1.10 GiB excess" in budget
+    assert "= 79.0 GiB allocated" in budget
 
 
 def test_fragmentation_is_named_from_the_allocators_own_retries(demo: Write, open_page: Open) -> None:
