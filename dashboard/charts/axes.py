@@ -83,10 +83,12 @@ def frame(revision: str, top_px: int = 66) -> dict[str, Any]:
     }
 
 
-def x_axis(anchor: str) -> dict[str, Any]:
-    """Build the axis of steps, under the panel with the y axis `anchor`."""
+def x_axis() -> dict[str, Any]:
+    """Build the axis of steps, under the lowest panel."""
     return {
-        "anchor": anchor,
+        # Free: plotly.js moves an axis that is anchored to a panel without values.
+        "anchor": "free",
+        "position": 0,
         "title": {"text": "step", "standoff": 4, "font": {"size": 12, "color": "@muted"}},
         "tickfont": {"color": "@muted"},
         "gridcolor": "@grid",

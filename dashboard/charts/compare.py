@@ -85,7 +85,7 @@ def figure(runs: Sequence[Compared], axis: CurveAxis = CurveAxis.STEP) -> dict[s
             "/".join([axis.value, *(run.facts.run_id for run in runs)]), top_px=34 + 14 * (len(runs) > 4)
         ),
         "showlegend": len(runs) > 1,
-        "xaxis": x_axis("y3")
+        "xaxis": x_axis()
         | {
             "title": {"text": TITLES[axis], "standoff": 4, "font": {"size": 12, "color": "@muted"}},
             "unifiedhovertitle": {"text": HOVERS[axis]},

@@ -214,7 +214,7 @@ def _layout(live: Live, markers: Sequence[Marker]) -> dict[str, Any]:
     limit_shapes, limit_notes = _limit(live)
     return {
         **frame(live.revision),
-        "xaxis": x_axis(scalars.lowest_axis(live.scalars)),
+        "xaxis": x_axis(),
         **_y_axes(live),
         **scalars.axes(live.scalars, _below(live)),
         "shapes": [*_shades(live), *dashes(markers), *limit_shapes],

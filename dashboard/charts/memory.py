@@ -149,7 +149,7 @@ def _layout(
         axes["yaxis"]["autorangeoptions"] = {"include": _top(in_use) * NOTE_MARGIN / _unit(in_use)[0]}
     return {
         **frame(timeline.revision),
-        "xaxis": x_axis("y2" if timeline.is_cpu else "y3"),
+        "xaxis": x_axis(),
         **axes,
         "shapes": [*dashes, *shapes],
         "annotations": [*notes, *_reasons(timeline, in_use, unused)],

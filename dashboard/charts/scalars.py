@@ -39,7 +39,7 @@ def figure(scalars: Sequence[Scalar], revision: str) -> dict[str, Any]:
     layout = {
         **frame(revision, top_px=24),
         **axes(scalars, 1.0),
-        "xaxis": x_axis(lowest_axis(scalars)),
+        "xaxis": x_axis(),
         "shapes": [],
         "annotations": notes(scalars, 1.0),
     }
@@ -61,11 +61,6 @@ def share(scalars: Sequence[Scalar], other_px: float) -> float:
     """Return the share of the panels' height that belongs to scalars, next to other panels of `other_px`."""
     height = PANEL_PX * len(scalars)
     return height / (height + other_px)
-
-
-def lowest_axis(scalars: Sequence[Scalar]) -> str:
-    """Return the y axis of the lowest panel, which has the axis of steps below it."""
-    return f"y{_FIRST_AXIS - 1 + len(scalars)}"
 
 
 def traces(scalars: Sequence[Scalar]) -> list[dict[str, Any]]:
@@ -143,7 +138,7 @@ def overlaid(scalars: Sequence[RunScalar], title: str, hover: str, revision: str
     domains = dict(zip(panels, _panels(len(panels), 1.0), strict=True))
     layout: dict[str, Any] = {
         **frame(revision, top_px=40),
-        "xaxis": x_axis(f"y{_FIRST_AXIS - 1 + len(panels)}")
+        "xaxis": x_axis()
         | {
             "title": {"text": title, "standoff": 4, "font": {"size": 12, "color": "@muted"}},
             "unifiedhovertitle": {"text": hover},

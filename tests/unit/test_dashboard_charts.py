@@ -205,6 +205,11 @@ def test_a_panel_without_data_says_why() -> None:
     assert not [trace for trace in figure["data"] if trace["yaxis"] == "y3"]
 
 
+def test_the_steps_stay_below_the_panels_where_the_lowest_one_has_no_data() -> None:
+    axis = live.figure(a_live(a_frame(loss=np.nan), missing={"loss": "no loss"}))["layout"]["xaxis"]
+    assert (axis["anchor"], axis["position"]) == ("free", 0)
+
+
 @pytest.mark.parametrize("phases", [False, True])
 def test_without_a_loader_no_data_wait_is_drawn(phases: bool) -> None:
     names = [

@@ -94,7 +94,6 @@ def test_panels_of_scalars_do_not_overlap_and_names_are_text() -> None:
     for upper, lower in pairwise(domains):
         assert upper[0] >= lower[1]
     assert domains[-1][0] == pytest.approx(0.0)
-    assert panels.lowest_axis(some) == "y7"
     assert panels.notes(some, part)[0]["text"] == "&lt;b>0&lt;/b>&amp;"
 
 
