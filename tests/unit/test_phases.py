@@ -68,7 +68,12 @@ def test_steps_with_an_unknown_number_of_samples_have_no_part_in_the_throughput(
 def test_the_verdict_names_no_phase_that_nothing_measured() -> None:
     tensors_alone = verdict(analyze(some_steps(forward=0, rest=5.0)), False)
     assert tensors_alone.bound is Bound.OUTSIDE
-    assert "and the forward pass was not measured." in tensors_alone.why[0]
+    assert tensors_alone.why[0].endswith(" % (the forward pass was not measured).")
+    no_backward = verdict(analyze(some_steps(backward=0, rest=50.0)), False)
+    assert no_backward.why[0].startswith("The forward pass takes ")
+    assert " (the backward pass was not measured)" in no_backward.why[0]
+    replayed = verdict(analyze(some_steps(forward=0, backward=0, rest=50.0)), False)
+    assert replayed.why[0].startswith("Forward and backward pass were not measured")
     no_optimizer = [
         verdict(analyze(some_steps(optimizer=0, **times)), False) for times in ({}, {"wait": 50.0})
     ]

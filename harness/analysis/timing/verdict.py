@@ -183,11 +183,15 @@ def _by_share(times: ClockTimes, why: list[str]) -> tuple[Bound, str, Sequence[s
 
 
 def _passes(times: ClockTimes) -> str:
-    if times.spread(StepPart.FORWARD) is None:
-        share = _pct(times.share(StepPart.BACKWARD))
-        return f"The backward pass takes {share}, and the forward pass was not measured"
-    share = _pct(times.share(StepPart.FORWARD) + times.share(StepPart.BACKWARD))
-    return f"Forward and backward pass take {share}"
+    parts = (StepPart.FORWARD, StepPart.BACKWARD)
+    measured = [part for part in parts if times.spread(part) is not None]
+    if not measured:
+        return "Forward and backward pass were not measured"
+    share = _pct(sum(times.share(part) for part in measured))
+    if len(measured) == len(parts):
+        return f"Forward and backward pass take {share}"
+    (missing,) = set(parts) - set(measured)
+    return f"The {measured[0]} pass takes {share} (the {missing} pass was not measured)"
 
 
 def _median_wait(timing: Timing) -> str:
