@@ -17,6 +17,7 @@ from harness.records.run import EXCLUDED_FLAGS, DeviceKind, DeviceSampleRow, Ste
 
 # Share of a step spent waiting for data above which the figure turns amber.
 _STARVED = 0.20
+NO_SAMPLES = "their number of samples is unknown. In a script of your own, iterate over `run.steps(batches)`"
 _NO_LOADER = (
     "No DataLoader delivered batches for these steps. In a script of your own, iterate over "
     "`run.steps(batches)` to measure the wait for each batch."
@@ -133,7 +134,7 @@ def _step_time(source: LiveCardData) -> Card:
     middle = statistics.median(row.step_ns for row in rows)
     rate = samples_per_s(rows)
     note = "" if rate is None else words.rate(rate)
-    throughput = "their throughput" if note else "no throughput: their number of samples is unknown"
+    throughput = "their throughput" if note else f"no throughput: {NO_SAMPLES}"
     text = f"Median of the last {_steps(rows)}, without warm-up and transition steps; {throughput}."
     spark = _series(source, lambda row: row.step_ns)
     return Card("step", "Step time", words.duration(middle), note, "plain", text, "step", spark)
@@ -177,7 +178,8 @@ def _loss(source: LiveCardData) -> Card:
     losses = [decode_float(row.loss, row.loss_state) for row in source.recent]
     values = [loss for loss in losses if loss is not None]
     if not values:
-        return _none("loss", "Loss", "loss", source.missing.get("loss", "no step"))
+        reason = f"no loss in the last {_steps(losses)}" if losses else "no step"
+        return _none("loss", "Loss", "loss", source.missing.get("loss", reason))
     finite = [loss for loss in values if sparkpoint(loss) is not None]
     note, tone = "", "plain"
     if sparkpoint(values[-1]) is None:
@@ -185,7 +187,7 @@ def _loss(source: LiveCardData) -> Card:
     elif len(finite) >= 8:
         half = len(finite) // 2
         drift = statistics.fmean(finite[half:]) - statistics.fmean(finite[:half])
-        note = f"{'↑' if drift > 0 else '↓'} {words.figure(abs(drift), 2)}"
+        note = f"{'↑' if drift > 0 else '↓'} {words.figure(abs(drift), 2)}" if drift else "unchanged"
     text = f"Loss of the last step, and the change of its mean within the last {_steps(values)}."
     spark = [sparkpoint(loss) for loss in losses]
     return Card("loss", "Loss", words.figure(values[-1], 3), note, tone, text, "loss", spark)

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from dashboard.charts.cards import Card
+from dashboard.charts.cards import NO_SAMPLES, Card
 from harness import words
 from harness.analysis.timing.phases import StepPart, Timing
 
@@ -52,6 +52,8 @@ def _steps(timing: Timing) -> list[Card]:
 
 def _throughput(timing: Timing) -> list[Card]:
     text = "Samples trained on, over the time of the steady-state steps."
+    if timing.samples_per_s is None and timing.examined:
+        text = f"No throughput of these steps: {NO_SAMPLES}."
     samples = words.count(timing.samples_per_s) if _large(timing.samples_per_s) else None
     shown = samples or words.figure(timing.samples_per_s, 3)
     tokens = "Tokens trained on, over the same time; n/a if the data is not text."

@@ -18,6 +18,7 @@ from harness import words
 from harness.analysis.memory.alerts import Alert, alerts
 from harness.analysis.memory.pressure import pressure
 from harness.predict.error_band import settled_peak
+from harness.records.floats import decode_float
 from harness.records.run import DeviceKind
 from harness.store.script_log import ScalarBucket
 
@@ -130,8 +131,14 @@ def _missing(
         else:
             missing["util"] = "NVML is not available, so GPU utilization is unknown"
     if steps.band("loss").is_empty:
-        missing["loss"] = "no finite loss"
+        missing["loss"] = _no_loss(view, figures)
     return missing
+
+
+def _no_loss(view: RunView, figures: Figures) -> str:
+    if any(decode_float(row.loss, row.loss_state) is not None for row in figures.recent):
+        return "no finite loss"
+    return "no loss was recorded" + ("; run.log(loss=…) records it" if view.script is not None else "")
 
 
 def _unobserved(figures: Figures) -> Sequence[tuple[int, int]]:

@@ -1,11 +1,15 @@
 """Runs of a person's script on the pages: their own settings, their origin, and what they do not have."""
 
+import contextlib
 import json
+import math
+import sqlite3
 from unittest.mock import patch
 
 import pytest
 
 from dashboard.wire import unpack
+from harness.records.floats import encode_float
 from harness.records.run import EventKind, EventRow, SettingsRow, Severity
 from harness.records.script import DeclaredSetting, ScalarRow, SettingKind, UnavailableSettingRow
 from harness.settings.spec import SPECS
@@ -130,6 +134,25 @@ def test_steps_between_two_samples_of_the_device_do_not_deny_its_utilization(
     assert "n/a: no sample within these steps; one is taken per second" in [
         note["text"] for note in chart["layout"]["annotations"]
     ]
+
+
+@pytest.mark.parametrize(
+    ("loss", "reason"),
+    [
+        (None, "no loss was recorded; run.log(loss=…) records it"),
+        (math.nan, "no finite loss"),
+    ],
+)
+def test_a_script_without_a_loss_reads_how_to_record_one(
+    loss: float | None, reason: str, home: Home, open_page: Open
+) -> None:
+    folder = script_run(home)
+    with contextlib.closing(sqlite3.connect(folder.log)) as connection, connection:
+        connection.execute("UPDATE steps SET loss = ?, loss_state = ?", encode_float(loss))
+    app = open_page()
+    assert not app.exception
+    chart = unpack(app.session_state["tick"].figure)
+    assert f"n/a: {reason}" in [note["text"] for note in chart["layout"]["annotations"]]
 
 
 def test_a_change_that_nobody_requested_stands_with_its_reason(home: Home, open_page: Open) -> None:

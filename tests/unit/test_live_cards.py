@@ -56,6 +56,7 @@ def test_steps_with_an_unknown_number_of_samples_have_no_throughput() -> None:
     card, known = _cards(rows)["step"], _cards([a_step(step) for step in range(5)])["step"]
     assert (card.value, card.note) == (known.value, "")
     assert "their number of samples is unknown" in card.help
+    assert "run.steps" in card.help
     assert known.note.endswith("samples/s")
 
 
@@ -92,3 +93,9 @@ def test_a_single_step_is_named_in_the_singular() -> None:
     result = _cards([a_step(1)._replace(peak_allocated_bytes=GIB)])
     assert all("last 1 step" in result[key].help for key in ("peak", "step", "loss"))
     assert not any("1 steps" in card.help + card.note for card in result.values())
+
+
+def test_a_loss_is_unchanged_or_missing_in_so_many_words() -> None:
+    flat = [a_step(step)._replace(loss=0.0) for step in range(20)]
+    assert (_cards(flat)["loss"].value, _cards(flat)["loss"].note) == ("0", "unchanged")
+    assert _cards([row._replace(loss=None) for row in flat])["loss"].help == "no loss in the last 20 steps"
