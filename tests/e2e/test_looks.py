@@ -159,3 +159,15 @@ def test_text_on_the_primary_color_is_readable_in_light_and_dark(
         tab.until(partial(tag.evaluate, _CONTRAST), partial(operator.le, 4.5))
     tab.open("new")
     tab.until(partial(tab.button("start").evaluate, _CONTRAST), partial(operator.le, 4.5))
+
+
+def test_the_link_that_the_keyboard_has_reached_has_an_outline(tab: Tab) -> None:
+    tab.open("system")
+    link = tab.page.get_by_test_id("stTopNavLink").filter(has_text="Runs")
+    link.wait_for()
+    for _ in range(20):
+        tab.page.keyboard.press("Tab")
+        if link.evaluate("link => link === document.activeElement"):
+            break
+    assert link.evaluate("link => getComputedStyle(link).outlineWidth") == "2px"
+    assert link.evaluate("link => getComputedStyle(link).outlineStyle") == "solid"

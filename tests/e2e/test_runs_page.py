@@ -1,10 +1,12 @@
 """The Runs page: opening, comparing and deleting runs, damaged logs, and names that look like markup."""
 
+import operator
 import re
 import shlex
 import shutil
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -189,3 +191,17 @@ def test_markup_in_a_name_is_text_wherever_it_is_shown(tab: Tab, dashboard: Dash
     tab.name_run(MARKUP, shlex.quote(MARKUP))
     tab.button("start").click()
     tab.expect_alert(SHOWN)
+
+
+def test_the_toolbar_of_the_table_does_not_cover_the_order(tab: Tab, dashboard: Dashboard) -> None:
+    _finished(dashboard, "ordered")
+    tab.open("runs")
+    table = tab.page.get_by_test_id("stDataFrame").first
+    table.hover()
+    toolbar = tab.page.get_by_test_id("stElementToolbar").first
+    opacity = partial(toolbar.evaluate, "toolbar => getComputedStyle(toolbar).opacity")
+    tab.until(opacity, partial(operator.eq, "1"))
+    order, tools = tab.key("runs_filter").bounding_box(), toolbar.bounding_box()
+    assert order is not None
+    assert tools is not None
+    assert order["y"] + order["height"] <= tools["y"]
