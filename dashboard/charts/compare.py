@@ -9,7 +9,7 @@ import numpy as np
 from dashboard.buckets import EMPTY, Array, BucketTable, joined, of_steps
 from dashboard.charts import phases
 from dashboard.charts.axes import frame, line, memory_unit, value_axis, x_axis, y_axis
-from dashboard.charts.panel import panel, panel_axis
+from dashboard.charts.panel import panel, panel_axis, time_axis
 from dashboard.charts.theme import RUNS
 from harness import words
 from harness.analysis.compare.curves import CurveAxis, align, positions, step_time_bins
@@ -146,8 +146,8 @@ def distribution(runs: Sequence[Compared]) -> dict[str, Any] | None:
         **_plain(runs, "spread"),
         "hovermode": "x unified",
         "showlegend": len(runs) > 1,
-        "xaxis": panel_axis("step time, ms")
-        | {"hoverformat": ",.4g", "unifiedhovertitle": {"text": "%{x} ms"}},
+        "xaxis": time_axis("step time, ms")
+        | {"hoverformat": ",.5~r", "unifiedhovertitle": {"text": "%{x} ms"}},
         "yaxis": panel_axis("share of steps, %") | {"rangemode": "tozero", "fixedrange": True, "nticks": 5},
     }
     label = "; ".join(

@@ -17,6 +17,11 @@ def panel_axis(title: str) -> dict[str, Any]:
     }
 
 
+def time_axis(title: str) -> dict[str, Any]:
+    """Return an axis of milliseconds: plotly.js would write 30,005 of them as 30.005k."""
+    return panel_axis(title) | {"exponentformat": "none", "separatethousands": True}
+
+
 def panel(data: Sequence[Any], layout: dict[str, Any], label: str, height: int) -> dict[str, Any]:
     """Return the drawing of a figure; `label` describes it to a screen reader, `height` is in pixels."""
     return {

@@ -1,5 +1,6 @@
 """The charts of the Profiler page: phases as stacked bars, and the distribution of step times."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -7,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dashboard.charts.axes import frame, note
-from dashboard.charts.panel import panel, panel_axis
+from dashboard.charts.panel import panel, panel_axis, time_axis
 from harness import words
 from harness.analysis.timing.phases import ClockTimes, Spread, StepPart, part_label
 
@@ -38,7 +39,7 @@ def stacked(bars: Sequence[ClockBar], revision: str) -> dict[str, Any]:
         "barmode": "stack",
         "bargap": 0.34,
         "hovermode": "closest",
-        "xaxis": panel_axis("mean time per step, ms")
+        "xaxis": time_axis("mean time per step, ms")
         | {"range": [0, 1.02 * longest / _MS], "fixedrange": True},
         "yaxis": panel_axis("") | {"autorange": "reversed", "fixedrange": True, "type": "category"},
     }
@@ -87,9 +88,10 @@ def distribution(steps_ns: Sequence[int], step: Spread, revision: str) -> dict[s
     numbers, edges = np.histogram(np.minimum(times, high), bins=_BINS, range=(low, high))
     middles = (edges[:-1] + edges[1:]) / 2
     beyond = int((times > high).sum())
-    ranges = [f"{a:,.4g} to {b:,.4g} ms" for a, b in pairwise(edges)]
+    digits = _decimals(float(edges[1] - edges[0]))
+    ranges = [f"{a:,.{digits}f} to {b:,.{digits}f} ms" for a, b in pairwise(edges)]
     if beyond:
-        ranges[-1] = f"{edges[-2]:,.4g} to {float(times.max()):,.4g} ms"
+        ranges[-1] = f"{edges[-2]:,.{digits}f} to {float(times.max()):,.{digits}f} ms"
     trace = {
         "type": "bar",
         "name": "steps",
@@ -109,14 +111,21 @@ def distribution(steps_ns: Sequence[int], step: Spread, revision: str) -> dict[s
         "showlegend": False,
         "hovermode": "closest",
         "margin": {"l": 58, "r": 16, "t": 40, "b": 40},
-        "xaxis": panel_axis("step time, ms") | {"fixedrange": True},
+        "xaxis": time_axis("step time, ms") | {"fixedrange": True},
         "yaxis": panel_axis("steps") | {"rangemode": "tozero", "fixedrange": True, **_whole(numbers.max())},
         "shapes": [_line(value / _MS) for _, value in marks],
         "annotations": _labels(marks, low, high),
     }
     spoken = ", ".join(f"{name} {words.duration(value)}" for name, value in marks)
-    footer = f"{words.plural(beyond, 'step')} longer than {high:,.4g} ms in the last bar." if beyond else ""
+    footer = (
+        f"{words.plural(beyond, 'step')} longer than {high:,.{digits}f} ms in the last bar." if beyond else ""
+    )
     return panel([trace], layout, f"Distribution of step times: {spoken}.", 262) | {"footer": footer}
+
+
+def _decimals(width: float) -> int:
+    """Return the decimals with which the ends of a bar of this width differ in two digits."""
+    return max(0, 1 - math.floor(math.log10(width)))
 
 
 def _line(x: float) -> dict[str, Any]:

@@ -23,3 +23,12 @@ def test_a_bar_of_one_step_is_described_in_the_singular() -> None:
 def test_the_ticks_of_few_steps_are_whole_numbers() -> None:
     assert _histogram([10, 12, 12, 14])["layout"]["yaxis"]["dtick"] == 1
     assert "dtick" not in _histogram([10, *[12] * 40, 14])["layout"]["yaxis"]
+
+
+def test_step_times_of_half_a_minute_are_written_out() -> None:
+    figure = _histogram([*range(30_000, 30_400), 90_000])
+    assert figure["layout"]["xaxis"]["exponentformat"] == "none"
+    assert figure["footer"] == "2 steps longer than 30,398.0 ms in the last bar."
+    (trace,) = figure["data"]
+    assert trace["customdata"][0].endswith(" of 30,000.0 to 30,006.6 ms")
+    assert not any("e+" in text for text in trace["customdata"])
