@@ -155,6 +155,14 @@ def test_much_unused_at_the_peak_and_retries_are_worth_a_color() -> None:
     assert (tones["unused"], tones["retries"]) == ("warn", "bad")
 
 
+@pytest.mark.parametrize(("sampled", "note"), [(7, "at step 7"), (8, "in use"), (0, "in use")])
+def test_a_sample_from_before_the_last_step_names_its_step(sampled: int, note: str) -> None:
+    recent = [a_step(step) for step in range(1, 9)]
+    latest = a_sample(step=sampled, allocated_bytes=GIB)
+    (card, *_) = memory_cards.cards(a_source(recent=recent, latest=latest, is_cpu=True))
+    assert card.note == note
+
+
 @pytest.mark.parametrize(("sampled", "peak"), [(12, "12.0 GiB"), (2, "10.0 GiB"), (None, "10.0 GiB")])
 def test_the_peak_is_no_less_than_the_allocated_memory_beside_it(sampled: int | None, peak: str) -> None:
     recent = [a_step(step)._replace(peak_allocated_bytes=10 * GIB) for step in range(1, 9)]
