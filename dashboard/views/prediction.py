@@ -10,6 +10,7 @@ from dashboard import state
 from dashboard.callbacks import to_the_end
 from dashboard.components import plain, share_bar
 from dashboard.data import predictions
+from dashboard.data.doctor import doctor_run
 from dashboard.data.runs import RunView, read_only
 from dashboard.new_run import Base
 from harness import words
@@ -51,14 +52,22 @@ _VERDICTS: dict[bool | None, Badge] = {
     ),
 }
 
+_UNKNOWN_DEVICE: Badge = (
+    "n/a",
+    "gray",
+    ":material/help:",
+    "The check of this machine did not find this device.",
+)
+
 
 def prediction_panel(base: Base, settings: Settings, facts: DeviceFacts | None) -> None:
     """Draw the predicted memory of a run with `settings` on this device, and changes that make it fit. The
     prediction runs in the background and the panel is redrawn with its results. `facts` is None while the
-    machine is being checked."""
+    machine is being checked, and where that failed."""
     if facts is None:
+        checking: Badge = ("checking this machine…", "gray", ":material/hourglass_top:", None)
         with st.container(border=True, key="prediction", gap="xsmall"):
-            _head(_WILL_IT_FIT, ("checking this machine…", "gray", ":material/hourglass_top:", None))
+            _head(_WILL_IT_FIT, _UNKNOWN_DEVICE if doctor_run().is_done else checking)
         return
     _draw(base, settings, Target.of(facts), None)
 

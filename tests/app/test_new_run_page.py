@@ -184,6 +184,7 @@ def test_the_form_is_shown_while_the_machine_is_checked(
     form = open_page("new")
     assert not form.exception
     assert "Checking this machine" in texts(form)
+    assert "checking this machine" in texts(form)
     assert form.selectbox(key="new_device").value == "auto"
 
 
@@ -193,6 +194,7 @@ def test_the_doctors_failure_does_not_block_the_form(
     fake_doctor_run.report, fake_doctor_run.problem = None, "The doctor failed: no torch."
     form = open_page("new")
     assert "The doctor failed" in texts(form)
+    assert "checking this machine" not in texts(form)
     assert not _start(form).exception
     assert len(started) == 1
 
