@@ -283,7 +283,11 @@ def _log_state(evidence: StateEvidence) -> str:
 
 
 def _at_step(evidence: StateEvidence) -> str:
-    return "" if evidence.last_step is None else f" at step {words.count(evidence.last_step)}"
+    """The newest step that is known: the process counts those that its log does not have yet."""
+    health = evidence.health
+    counted = health.finished_step if health is not None and health.counts else None
+    known = [step for step in (evidence.last_step, counted) if step is not None]
+    return f" at step {words.count(max(known))}" if known else ""
 
 
 def _where_it_hangs(evidence: StateEvidence) -> str:
