@@ -1,6 +1,6 @@
 """Parts shared by all charts: one x axis of steps, stacked panels, legend, hover and notes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from dashboard.buckets import Array
 
 FONT = "'Source Sans', 'Source Sans Pro', sans-serif"
+_FEW_STEPS = 6
 CONFIG: Mapping[str, Any] = {
     "displaylogo": False,
     "responsive": False,
@@ -83,8 +84,14 @@ def frame(revision: str, top_px: int = 66) -> dict[str, Any]:
     }
 
 
+def step_axis(extent: Sequence[float]) -> dict[str, Any]:
+    """Build the axis of steps from the first to the last one drawn. Between two of a few there is no tick."""
+    first, last = extent
+    return x_axis() | ({"dtick": 1} if last - first < _FEW_STEPS else {})
+
+
 def x_axis() -> dict[str, Any]:
-    """Build the axis of steps, under the lowest panel."""
+    """Build the axis of steps, or of what they add up to, under the lowest panel."""
     return {
         # Free: plotly.js moves an axis that is anchored to a panel without values.
         "anchor": "free",

@@ -11,7 +11,7 @@ import numpy as np
 
 from dashboard.buckets import Array, Band, BucketTable, joined
 from dashboard.charts import scalars
-from dashboard.charts.axes import CONFIG, frame, line, memory_unit, note, value_axis, x_axis, y_axis
+from dashboard.charts.axes import CONFIG, frame, line, memory_unit, note, step_axis, value_axis, y_axis
 from dashboard.charts.markers import MARKED, Marker, dashes, marker_of
 from dashboard.charts.scalars import Scalar
 from harness import words
@@ -214,7 +214,7 @@ def _layout(live: Live, markers: Sequence[Marker]) -> dict[str, Any]:
     limit_shapes, limit_notes = _limit(live)
     return {
         **frame(live.revision),
-        "xaxis": x_axis(),
+        "xaxis": step_axis(_extent(live.steps.step, markers)),
         **_y_axes(live),
         **scalars.axes(live.scalars, _below(live)),
         "shapes": [*_shades(live), *dashes(markers), *limit_shapes],

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dashboard.buckets import Array, BucketTable, joined
-from dashboard.charts.axes import CONFIG, frame, line, memory_unit, note, x_axis, y_axis
+from dashboard.charts.axes import CONFIG, frame, line, memory_unit, note, step_axis, y_axis
 from dashboard.charts.live import LIMIT_IN_SIGHT, NOTE_MARGIN, MemoryLimit, level
 from dashboard.charts.markers import MARKED, QUIET, dash, marker_of
 from harness import words
@@ -55,6 +55,7 @@ def figure(timeline: Timeline) -> dict[str, Any]:
     markers = [marker_of(event) for event in timeline.events if event.kind in SHOWN]
     x = timeline.steps.step
     ends = [*(float(value) for value in x[-1:]), *(float(marker.step) for marker in markers)]
+    extent = [float(x[0]) if len(x) else 0.0, max(ends, default=1.0)]
     size = timeline.steps.size
     footer = (
         f"step {words.count(timeline.last_step)} · buckets of {'up to ' if size > 1 else ''}"
@@ -62,10 +63,10 @@ def figure(timeline: Timeline) -> dict[str, Any]:
     )
     return {
         "data": [*_drawn(in_use, "y"), *_drawn(unused, "y2"), *_retries(timeline)],
-        "layout": _layout(timeline, in_use, unused, [dash(marker) for marker in markers]),
+        "layout": _layout(timeline, in_use, unused, [dash(marker) for marker in markers], extent),
         "config": CONFIG,
         "markers": [marker._asdict() for marker in markers],
-        "extent": [float(x[0]) if len(x) else 0.0, max(ends, default=1.0)],
+        "extent": extent,
         "label": f"Chart of memory in use, unused memory and allocation retries by step. {footer}",
         "footer": footer,
         "last_step": timeline.last_step,
@@ -141,7 +142,11 @@ def _retries(timeline: Timeline) -> list[dict[str, Any]]:
 
 
 def _layout(
-    timeline: Timeline, in_use: Sequence[_Curve], unused: Sequence[_Curve], dashes: list[dict[str, Any]]
+    timeline: Timeline,
+    in_use: Sequence[_Curve],
+    unused: Sequence[_Curve],
+    dashes: list[dict[str, Any]],
+    extent: Sequence[float],
 ) -> dict[str, Any]:
     shapes, notes = _limit(timeline.limit, in_use)
     axes = _y_axes(timeline, in_use, unused)
@@ -149,7 +154,7 @@ def _layout(
         axes["yaxis"]["autorangeoptions"] = {"include": _top(in_use) * NOTE_MARGIN / _unit(in_use)[0]}
     return {
         **frame(timeline.revision),
-        "xaxis": x_axis(),
+        "xaxis": step_axis(extent),
         **axes,
         "shapes": [*dashes, *shapes],
         "annotations": [*notes, *_reasons(timeline, in_use, unused)],

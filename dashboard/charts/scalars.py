@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dashboard.buckets import Array
-from dashboard.charts.axes import CONFIG, frame, line, note, value_axis, x_axis
+from dashboard.charts.axes import CONFIG, frame, line, note, step_axis, value_axis, x_axis
 from dashboard.charts.theme import RUNS
 from harness.records.script import PHASE_PREFIX
 from harness.words import clip, plural, printable
@@ -39,7 +39,7 @@ def figure(scalars: Sequence[Scalar], revision: str) -> dict[str, Any]:
     layout = {
         **frame(revision, top_px=24),
         **axes(scalars, 1.0),
-        "xaxis": x_axis(),
+        "xaxis": step_axis(extent),
         "shapes": [],
         "annotations": notes(scalars, 1.0),
     }

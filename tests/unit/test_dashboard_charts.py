@@ -210,6 +210,11 @@ def test_the_steps_stay_below_the_panels_where_the_lowest_one_has_no_data() -> N
     assert (axis["anchor"], axis["position"]) == ("free", 0)
 
 
+@pytest.mark.parametrize(("count", "ticks"), [(3, 1), (100, None)])
+def test_between_two_of_a_few_steps_there_is_no_tick(count: int, ticks: int | None) -> None:
+    assert live.figure(a_live(a_frame(count)))["layout"]["xaxis"].get("dtick") == ticks
+
+
 @pytest.mark.parametrize("phases", [False, True])
 def test_without_a_loader_no_data_wait_is_drawn(phases: bool) -> None:
     names = [
