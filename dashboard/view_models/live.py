@@ -126,6 +126,8 @@ def _missing(
             missing["util"] = "no sample of the device"
         elif figures.sample.util_pct is not None:
             missing["util"] = "no sample within these steps; one is taken per second"
+        elif is_cpu and figures.sample.seq == 0:
+            missing["util"] = "CPU utilization needs two samples; one is taken per second"
         elif is_cpu:
             missing["util"] = "this system does not report CPU utilization"
         else:

@@ -9,8 +9,9 @@ from unittest.mock import patch
 import pytest
 
 from dashboard.wire import unpack
+from harness.demo.machine import FACTS
 from harness.records.floats import encode_float
-from harness.records.run import EventKind, EventRow, SettingsRow, Severity
+from harness.records.run import DeviceKind, EventKind, EventRow, SettingsRow, Severity
 from harness.records.script import DeclaredSetting, ScalarRow, SettingKind, UnavailableSettingRow
 from harness.settings.spec import SPECS
 from harness.store.home import Home
@@ -134,6 +135,22 @@ def test_steps_between_two_samples_of_the_device_do_not_deny_its_utilization(
     assert "n/a: no sample within these steps; one is taken per second" in [
         note["text"] for note in chart["layout"]["annotations"]
     ]
+
+
+@pytest.mark.parametrize(
+    ("samples", "reason"),
+    [
+        (1, "CPU utilization needs two samples; one is taken per second"),
+        (2, "this system does not report CPU utilization"),
+    ],
+)
+def test_a_run_of_less_than_a_second_does_not_deny_the_utilization_of_this_system(
+    samples: int, reason: str, home: Home, open_page: Open
+) -> None:
+    rows = [a_device_sample(seq, 1, util_pct=None) for seq in range(samples)]
+    script_run(home, rows=rows, device=FACTS._replace(kind=DeviceKind.CPU, uuid=None))
+    chart = unpack(open_page().session_state["tick"].figure)
+    assert f"n/a: {reason}" in [note["text"] for note in chart["layout"]["annotations"]]
 
 
 @pytest.mark.parametrize(
