@@ -275,6 +275,21 @@ def test_slow_steps_come_first_the_slowest_with_their_phase_and_events() -> None
     assert (slow_steps[1].part, slow_steps[1].happened) == (None, ())
 
 
+def test_a_step_that_waits_for_other_ranks_is_slow_for_communication() -> None:
+    later_ns, wait_ns = 40_000_000, 2_000_000
+    rows = [row._replace(all_reduce_wait_ns=wait_ns, broadcast_wait_ns=0) for row in some_steps(100)]
+    waits = rows[50]
+    rows[50] = waits._replace(
+        step_ns=waits.step_ns + 2 * later_ns,
+        backward_ns=waits.backward_ns + 2 * later_ns,
+        all_reduce_wait_ns=wait_ns + 2 * later_ns,
+    )
+    rows[80] = rows[80]._replace(step_ns=rows[80].step_ns + later_ns)
+    slow_steps = slowest(rows, analyze(rows).cpu, [])
+    assert [slow.part for slow in slow_steps] == [StepPart.COMMUNICATION, StepPart.RESIDUAL]
+    assert slow_steps[0].part_ns == wait_ns + 2 * later_ns
+
+
 def test_equal_steps_have_no_slowest() -> None:
     rows = some_steps(50)
     assert slowest(rows, analyze(rows).cpu, []) == []

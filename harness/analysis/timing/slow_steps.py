@@ -38,14 +38,7 @@ def slowest(
 
 
 def _slow(row: StepRow, cpu: ClockTimes, events: Sequence[EventRow]) -> SlowStep:
-    parts = {
-        StepPart.DATA_WAIT: row.data_wait_ns,
-        StepPart.H2D: row.h2d_ns,
-        StepPart.FORWARD: row.forward_ns,
-        StepPart.BACKWARD: row.backward_ns,
-        StepPart.OPTIMIZER: row.optimizer_ns,
-    }
-    parts[StepPart.RESIDUAL] = row.step_ns - sum(parts.values())
+    parts = _parts(row, cpu)
     beyond = {part: part_ns - _median(cpu, part) for part, part_ns in parts.items()}
     part = max(beyond, key=lambda name: beyond[name])
     is_clear = beyond[part] >= STANDS_OUT * (row.step_ns - cpu.step.p50)
@@ -58,6 +51,23 @@ def _slow(row: StepRow, cpu: ClockTimes, events: Sequence[EventRow]) -> SlowStep
     return SlowStep(
         row.step, row.step_ns, ratio, part if is_clear else None, parts[part] if is_clear else None, happened
     )
+
+
+def _parts(row: StepRow, cpu: ClockTimes) -> dict[StepPart, int]:
+    """Return the parts of a step, cut as those of `cpu`."""
+    all_reduce_ns = broadcast_ns = 0
+    if cpu.spread(StepPart.COMMUNICATION) is not None:
+        all_reduce_ns = min(row.all_reduce_wait_ns or 0, row.backward_ns)
+        broadcast_ns = min(row.broadcast_wait_ns or 0, row.forward_ns)
+    parts = {
+        StepPart.DATA_WAIT: row.data_wait_ns,
+        StepPart.H2D: row.h2d_ns,
+        StepPart.FORWARD: row.forward_ns - broadcast_ns,
+        StepPart.BACKWARD: row.backward_ns - all_reduce_ns,
+        StepPart.COMMUNICATION: all_reduce_ns + broadcast_ns,
+        StepPart.OPTIMIZER: row.optimizer_ns,
+    }
+    return parts | {StepPart.RESIDUAL: row.step_ns - sum(parts.values())}
 
 
 def _median(cpu: ClockTimes, part: StepPart) -> float:
