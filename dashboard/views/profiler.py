@@ -15,6 +15,7 @@ from dashboard.views.timing_tables import comparison, notes, phase_table, slow_t
 from harness.analysis.timing.phase_change import compare
 from harness.analysis.timing.verdict import Bound, Verdict
 from harness.errors import LogError
+from harness.records.imported import ImportSource
 
 _TICK_S = 2.0
 _NOBODY = "nothing"
@@ -211,7 +212,9 @@ def _verdict(verdict: Verdict, has_advice: bool) -> None:
 
 
 def _waiting(view: RunView) -> None:
-    if view.status.state.is_over:
+    if view.imported is not None and view.imported.source is ImportSource.TENSORBOARD:
+        st.info("n/a: a TensorBoard log has scalars and no step times.", icon=":material/info:")
+    elif view.status.state.is_over:
         st.info("The run ended before its first step: there are no step times.", icon=":material/info:")
     else:
         message = f"Waiting for the first step. {plain(view.status.message)}"
