@@ -126,11 +126,12 @@ _NAMES = {
 _COLUMNS = {
     **_NAMES,
     "share_pct": st.column_config.ProgressColumn(
-        "Share",
+        "Share of list",
         format=PERCENT_FORMAT,
         min_value=0.0,
         max_value=100.0,
-        help="Self time as a share of the self time of all rows in this list.",
+        help="Self time as a share of the self time of all rows in this list. The sentence above has shares "
+        "of the whole step, idle time included.",
     ),
     "self_device": _time("Self device, ms", "On the device, in the kernels it launched itself."),
     "total_device": _time("Total device, ms", "On the device, with the operators it called."),

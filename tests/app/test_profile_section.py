@@ -122,6 +122,8 @@ def test_a_profile_of_the_cpu_says_everything_but_what_a_device_would(live: Live
     assert "training waited 1.0 ms after them" in text
     assert 'data-kind="idle"' in _html(app)
     assert set(_table(app).columns) == {"name", "kind", "share_pct", "self_cpu", "total_cpu", "calls"}
+    # The sentence above has shares of the whole step.
+    assert any('"Share of list"' in frame.proto.columns for frame in app.dataframe)
     assert not app.button(key="profile_now_1").disabled
 
 
