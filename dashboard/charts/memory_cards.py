@@ -57,9 +57,8 @@ def _allocated(source: MemoryCardData) -> Card:
         text = "Memory in use on the heap since the run began: tensors, and what else programs allocate."
         note = "in use"
     last = source.recent[-1].step if source.recent else 0
-    if (
-        source.latest is not None and 0 < source.latest.step < last
-    ):  # Beside the newer figure of the Live page.
+    is_older = source.latest is not None and 0 < source.latest.step < last
+    if source.latest is not None and is_older:  # Beside the newer figure of the Live page.
         note = f"at step {words.count(source.latest.step)}"
     spark = _spark(source, lambda sample: sample.allocated_bytes)
     return Card("allocated", "Allocated", words.size(values[-1]), note, "plain", text, "allocated", spark)

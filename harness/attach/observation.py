@@ -112,14 +112,12 @@ class Observation:
                 self._has_loss = self.under_way.has_trained = False
                 self.tracker.forget_gradients()
                 self.sizes.forget_evaluated()
-        has_evaluated = self.tracker.has_evaluated
-        is_part = has_evaluated and self.sizes.has_new_batch and is_grad_enabled()
-        if is_part := is_part and self.feeding.computes_twice(source, self.step):
-            self.sizes.count_inputs()
-        may_skip = not has_evaluated and self.feeding.is_of_newest(source)
+        is_part, skipped, has_evaluated = False, None, self.tracker.has_evaluated
+        if self.sizes.has_new_batch:
+            is_part, skipped = self.sizes.judge_unused(source, self.step, has_evaluated=has_evaluated)
         self.tracker.batch_requested(is_part=is_part)
-        if may_skip and (samples := self.sizes.skip_batch(self.step)) is not None:
-            self.tracker.batch_skipped(samples)
+        if skipped is not None:
+            self.tracker.batch_skipped(skipped)
         if self.is_discovering and self.updates:
             self._find_models()
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from torch import is_grad_enabled
+
 from harness.attach.batches import samples_of_first_step, sizes_of
 from harness.attach.feeding import Feeding
 
@@ -60,10 +62,18 @@ class StepSizes:
         """Return whether a model's `inputs` have as many samples as the newest batch of the step."""
         return self.newest is not None and self.newest == sizes_of(inputs)[0]
 
-    def skip_batch(self, step: int) -> int | None:
-        """Another batch is requested in `step`: return the samples of the newest one if that is skipped, 0 if
-        they are unknown; None if it is not."""
-        if self.inputs is None or not self.has_new_batch:
+    def judge_unused(self, source: object, step: int, *, has_evaluated: bool) -> tuple[bool, int | None]:
+        """Another batch is requested in `step`, from `source`, and no backward pass came since the newest
+        one. Return whether that one belongs to the step although it was evaluated, and the samples of it if
+        it is skipped, 0 if they are unknown; None: it is not skipped."""
+        if not has_evaluated:
+            return False, self._skip_batch(step) if self._feeding.is_of_newest(source) else None
+        is_part = is_grad_enabled() and self._feeding.computes_twice(source, step)
+        self._prefers_inputs |= is_part  # Not each of its batches may be trained.
+        return is_part, None
+
+    def _skip_batch(self, step: int) -> int | None:
+        if self.inputs is None:
             return None
         earlier = self._several_steps - (self._several_step == step)
         if self._several_step != step:
@@ -78,10 +88,6 @@ class StepSizes:
         samples, tokens = sizes_of(inputs)
         if samples is not None and samples > 1:
             self.leader, self.inputs = model_id, (samples, tokens)
-
-    def count_inputs(self) -> None:
-        """Count the inputs of models in the step under way: not each of its batches may be trained."""
-        self._prefers_inputs = True
 
     def gradients_begin(self, loaded: int | None, *, is_repeated: bool) -> None:
         """A backward pass begins; so far batches of `loaded` samples were returned in the step. `is_repeated`
