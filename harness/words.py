@@ -165,10 +165,14 @@ def estimate(value: int, noun: str) -> str:
 
 
 def figure(value: float | None, digits: int = 4) -> str:
-    """Format a number without a unit to `digits` significant digits: "2.303", "1.2e-05", "NaN"."""
+    """Format a number without a unit to `digits` significant digits, and whole up to a million: "2.303",
+    "1.2e-05", "12,346", "NaN"."""
     if value is None:
         return NOT_AVAILABLE
-    return _odd(value) or f"{value:,.{digits}g}".replace("-", "−")
+    if odd := _odd(value):
+        return odd
+    is_whole = 10**digits - 0.5 <= abs(value) < 1e6
+    return (f"{value:,.0f}" if is_whole else f"{value:,.{digits}g}").replace("-", "−")
 
 
 def rate(value_per_s: float | None, noun: str = "samples") -> str:

@@ -98,6 +98,13 @@ def test_counts_figures_rates_and_percentages() -> None:
     assert words.plural(1, "step") == "1 step"
     assert words.plural(1_204, "step") == "1,204 steps"
     assert words.figure(2.30258) == "2.303"
+    assert [words.figure(value, 2) for value in (99.4, 99.6, -262.3, 1.5e7)] == [
+        "99",
+        "100",
+        "−262",
+        "1.5e+07",
+    ]
+    assert words.figure(12_345.6) == "12,346"
     assert words.figure(math.nan) == "NaN"
     assert words.figure(-math.inf) == "−∞"
     assert words.rate(1_204.4) == "1,204 samples/s"
