@@ -20,14 +20,21 @@ def test_load_of_other_processes_is_reported_with_the_cores_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("busy_pct", "own_pct", "count"), [(80.0, 60.0, 30), (98.0, 600.0, 30), (98.0, 60.0, 9)]
+    ("busy_pct", "own_pct", "count", "rules"),
+    [
+        (80.0, 60.0, 30, ["unsteady"]),
+        (98.0, 600.0, 30, ["unsteady"]),
+        (98.0, 60.0, 5, ["busy-host"]),
+        (98.0, 60.0, 4, []),
+        (98.0, 60.0, 0, ["unsteady"]),
+    ],
 )
-def test_a_cpu_with_idle_cores_or_filled_by_the_run_itself_gets_no_advice(
-    busy_pct: float, own_pct: float, count: int
+def test_uneven_steps_have_advice_once_it_is_known_that_no_other_load_explains_them(
+    busy_pct: float, own_pct: float, count: int, rules: list[str]
 ) -> None:
     samples = host_samples(busy_pct, own_pct, count)
     advice = advice_on(SCENARIOS["busy-host"]._replace(host_samples=samples, torch_threads=8))
-    assert list(advice) == ["unsteady"]
+    assert list(advice) == rules
 
 
 def test_the_load_is_that_of_all_cores_of_the_machine_also_where_the_run_may_use_few() -> None:

@@ -12,8 +12,8 @@ BUSY_SHARE = 0.85
 # Share of all processors used by other processes. A quarter of the cores is more than the 10 % of time from
 # which a phase is worth a change.
 OTHERS_SHARE = 0.25
-# One sample per second: the same time span as for the throttle counters of a GPU.
-MIN_SAMPLES = 10
+# One sample per second; fewer may all be of one burst.
+MIN_SAMPLES = 5
 
 
 class _CpuLoad(NamedTuple):
@@ -31,7 +31,7 @@ class _CpuLoad(NamedTuple):
 
 def find_busy_host(run: RunEvidence) -> Diagnosis | None:
     """All processors together are at least 85 % busy, and processes other than the training and its workers
-    use at least 25 % of them, averaged over at least ten samples, one per second. Only for runs on the CPU,
+    use at least 25 % of them, averaged over at least five samples, one per second. Only for runs on the CPU,
     where the step time is processor time."""
     load = _cpu_load(run)
     if load is None or load.busy < BUSY_SHARE * load.cores or load.others < OTHERS_SHARE * load.cores:
@@ -84,6 +84,11 @@ def find_threads(run: RunEvidence) -> Diagnosis | None:
         "quota of processor time is the limit, all threads wait for its next period, mostly of 100 ms.",
         by_hand=f"Start the run with OMP_NUM_THREADS={cores}{fewer}.",
     )
+
+
+def is_load_unknown(run: RunEvidence) -> bool:
+    """Return whether the load by other processes is sampled, and not known yet, of a run on the CPU."""
+    return not run.is_gpu and 0 < len(run.host_samples) < MIN_SAMPLES
 
 
 def _cpu_load(run: RunEvidence) -> _CpuLoad | None:

@@ -4,7 +4,7 @@ import statistics
 
 from harness import words
 from harness.analysis.advice.evidence import RunEvidence
-from harness.analysis.advice.host import find_busy_host, find_threads
+from harness.analysis.advice.host import find_busy_host, find_threads, is_load_unknown
 from harness.analysis.advice.memory import find_empty_cache, find_retries
 from harness.analysis.advice.suggestion import Diagnosis, Gain, Option, Rule, at_most, pct
 from harness.analysis.effect import PRACTICAL
@@ -103,9 +103,9 @@ def find_other_processes(run: RunEvidence) -> Diagnosis | None:
 def find_uneven_steps(run: RunEvidence) -> Diagnosis | None:
     """Steps longer than 1.5 times the median spend at least 10 % of all time beyond it, over at least 100
     steps without a memory sample. empty_cache, retries, data wait, other load on the CPU and too many threads
-    have rules of their own."""
+    have rules of their own; on the CPU there is no advice until the other load is known."""
     rows = _unsampled(run)
-    if len(rows) < MIN_STEPS or run.bound is Bound.INPUT:
+    if len(rows) < MIN_STEPS or run.bound is Bound.INPUT or is_load_unknown(run):
         return None
     if any(find(run) is not None for find in (find_empty_cache, find_retries, find_busy_host, find_threads)):
         return None
