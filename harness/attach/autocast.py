@@ -52,7 +52,7 @@ class ScriptAutocast:
         wrapper: the region around the outermost call of a model; None: there is none.
         has_regions: whether the script has entered a region.
         has_place: whether a mode has a place to take effect: a call of a model with gradients, or a region of
-            `stepscope`.
+            `stepscope`. It is expected to have one until the first step begins.
         trial: the first step since the mode in effect was switched on; None: it is over.
         has_news: whether the mode has changed by itself, and nobody has taken that into account yet.
         why: why it did, for the beginning of a sentence.
@@ -66,7 +66,8 @@ class ScriptAutocast:
         self.wrapper: torch.autocast | None = None
         self.own_dtype: torch.dtype | None = None
         self.trial: BackwardTrial | None = None
-        self.has_regions = self.has_news = self.has_place = False
+        self.has_regions = self.has_news = False
+        self.has_place = True
         self.why = _OWN_REGIONS
         self.mode = AmpMode.OFF
         if torch.is_autocast_enabled(device_type):
@@ -144,6 +145,12 @@ class ScriptAutocast:
             self._fall_back(
                 f"The backward pass failed under mixed precision, and gave no gradients ({reason}): "
             )
+
+    def step_ended(self) -> None:
+        """A step has ended: a mode that was requested before the first one, and has no place, is switched
+        off."""
+        if self.wrapper is not None and not self.has_place:
+            self._fall_back("No call of a model that is trained was seen in the first step: ")
 
     def _fall_back(self, why: str) -> None:
         # The trial goes on to the end of the step: it may compute more gradients of the same outputs.

@@ -90,6 +90,7 @@ class Observation:
         # Whether the update that is still within another call ends the step; None without one.
         self._early_update: bool | None = None
         self.has_ended = not steps.proceed(1)
+        self.autocast.has_place = False
         tracker.restart()
         self._untrained_calls = UntrainedCalls(under_way, tracker)
 
@@ -386,6 +387,7 @@ class Observation:
 
     def _record_news(self, step: int) -> None:
         """Write down what became known of the script's loader and autocast after `step`."""
+        self.autocast.step_ended()
         is_evaluated = self.manual is not None and self.feeding.has_evaluated and self.feeding.has_fed
         earlier = self.loaders.step_ended(step, is_ended_by_evaluation=is_evaluated)
         self.records.step_ended(step, earlier)

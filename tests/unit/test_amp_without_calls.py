@@ -110,3 +110,39 @@ def test_a_region_of_the_run_is_a_place(tmp_path: Path) -> None:
             step()
     assert attached.answer(request).state == CommandState.APPLIED
     assert dtypes == [torch.float32] * 4 + [torch.bfloat16] * 2
+
+
+def answered_early(home: Path, step: Callable[[], None]) -> tuple[Attached, AckRow]:
+    """Request bf16 before the training begins, and train."""
+    with a_session(home) as attached:
+        request = attached.ask(amp="bf16")
+        for _ in range(4):
+            step()
+    return attached, attached.answer(request)
+
+
+def test_a_request_before_the_first_call_of_a_model_is_put_into_effect(tmp_path: Path) -> None:
+    model = nn.Linear(4, 1)
+    dtypes: list[torch.dtype] = []
+    model.register_forward_hook(lambda *call: dtypes.append(call[2].dtype))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(_INPUTS).square().mean().backward()
+        optimizer.step()
+
+    attached, answer = answered_early(tmp_path, step)
+    assert answer.state == CommandState.APPLIED
+    assert dtypes == [torch.float32] + [torch.bfloat16] * 3  # The first call opens the run.
+    assert attached.settings()[-1]["amp"] == "bf16"
+
+
+@pytest.mark.parametrize("script", [of_an_ensemble, of_a_compiled_function])
+def test_a_mode_is_switched_off_where_the_first_step_calls_no_model(
+    tmp_path: Path, script: Callable[[], Callable[[], None]]
+) -> None:
+    attached, _ = answered_early(tmp_path, script())
+    assert attached.settings()[-1]["amp"] == "off"
+    [event] = [event for event in attached.events() if event.message.startswith("No call of a model")]
+    assert event.step == 2
