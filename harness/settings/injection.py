@@ -51,7 +51,7 @@ def parse_injection(text: str | None) -> Injection | None:
     whole = sized.get(text.strip().lower())
     if whole is not None:
         return Injection(whole, DEFAULT_BYTES)
-    size = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(B|KiB|MiB)", tail, re.IGNORECASE)
+    size = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]+)?) ?(B|KiB|MiB)", tail, re.IGNORECASE | re.ASCII)
     if head.lower() in sized and size and (step_bytes := int(float(size[1]) * _UNITS[size[2].upper()])):
         return Injection(sized[head.lower()], step_bytes)
     names = ", ".join(sized)

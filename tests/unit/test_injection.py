@@ -36,6 +36,8 @@ def test_a_fault_is_read_with_its_size_or_step(text: str | None, meant: Injectio
         "oom:0",
         "oom:x",
         "sync:1MiB",
+        f"leak:list:{'9' * 400}MiB",  # Infinite, as a float.
+        "leak:list:2\N{KELVIN SIGN}iB",
     ],
 )
 def test_anything_else_is_refused_with_what_can_be_written(text: str) -> None:
