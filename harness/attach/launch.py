@@ -65,8 +65,14 @@ class Script(NamedTuple):
         path = Path(self.target)
         if self.is_module:
             return
-        if not path.exists():
-            raise UsageError(f"There is no script {self.target!r} in {os.getcwd()}; check the path.")
+        try:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            problem = f"There is no script {self.target!r} in {os.getcwd()}; check the path."
+            raise UsageError(problem) from None
+        except OSError as error:  # Of a folder that may not be entered, or a name that is too long.
+            reason = (error.strerror or str(error)).lower()
+            raise UsageError(f"The script {self.target!r} cannot be read: {reason}.") from None
         if is_container(path) and find_main(path_of(self.target)) is None:
             kind = "folder" if path.is_dir() else "archive"
             raise UsageError(f"The {kind} {self.target!r} has no __main__.py; name a script in it.")

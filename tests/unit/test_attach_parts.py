@@ -318,6 +318,11 @@ def test_a_script_that_is_not_there_is_a_usage_error() -> None:
         Script("nowhere.py", (), is_module=False).check()
 
 
+def test_a_script_at_a_path_that_cannot_be_looked_up_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="cannot be read: file name too long"):
+        Script(f"{'a' * 256}.py", (), is_module=False).check()
+
+
 def test_a_folder_and_an_archive_run_as_python_runs_them(tmp_path: Path) -> None:
     folder = tmp_path / "tool"
     folder.mkdir()
