@@ -36,12 +36,12 @@ def main(words: Sequence[str]) -> int:
 def write(path: Path, page: str, *, is_forced: bool) -> None:
     """Write a file completely or not at all. Raises StepscopeError, also for an existing file unless
     `is_forced`."""
-    if path.is_dir():
-        raise StepscopeError(f"{path} is a folder; name a file in it with -o.")
-    if path.exists() and not is_forced:
-        raise StepscopeError(f"{path} exists; name another file with -o, or overwrite it with --force.")
     part = None
     try:
+        if path.is_dir():
+            raise StepscopeError(f"{path} is a folder; name a file in it with -o.")
+        if path.exists() and not is_forced:
+            raise StepscopeError(f"{path} exists; name another file with -o, or overwrite it with --force.")
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
             part = Path(file.name)
             file.write(page)

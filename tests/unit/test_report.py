@@ -142,6 +142,8 @@ def test_a_report_that_cannot_be_written_leaves_nothing(
     assert "cannot be written: no such file or directory" in capfd.readouterr().err
     assert main(["report", "a", "-o", str(tmp_path)]) == 1
     assert "is a folder" in capfd.readouterr().err
+    assert main(["report", "a", "-o", str(tmp_path / ("a" * 256))]) == 1
+    assert "cannot be written: file name too long" in capfd.readouterr().err
     words = [sys.executable, "-m", "harness", "report", "a", "-o", str(tmp_path / "full.html")]
     full = subprocess.run(
         words,
