@@ -53,8 +53,10 @@ def event_files(path: Path) -> list[Path]:
         folders.sort()
         for name in sorted(names):
             file = Path(folder, name)
-            if _MARK in name and stat.S_ISREG(file.lstat().st_mode):
-                files.append(file)
+            if _MARK in name:
+                with suppress(FileNotFoundError):  # It was deleted meanwhile.
+                    if stat.S_ISREG(file.lstat().st_mode):
+                        files.append(file)
         if len(files) > _MOST_FILES:
             raise UsageError(
                 f"{printable(str(path))} has more than {_MOST_FILES:,} event files; name one run."
@@ -127,6 +129,7 @@ class _EventLog:
     def __init__(self, path: Path, files: Sequence[Path]) -> None:
         """Raises MissingLibraryError when the package `tensorboard` is missing."""
         try:
+            from google.protobuf.message import DecodeError
             from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
             from tensorboard.compat.proto.event_pb2 import Event
             from tensorboard.util.tensor_util import make_ndarray
@@ -134,6 +137,7 @@ class _EventLog:
             raise MissingLibraryError("TensorBoard's library", "tensorboard") from None
         self._records: Any = RawEventFileLoader
         self._event: Any = Event
+        self._no_event: type[Exception] = DecodeError
         self._to_array: Any = make_ndarray
         self._path = path
         self._files = files
@@ -180,13 +184,17 @@ class _EventLog:
             yield f"{plural(self._invalid_steps, 'value')} left out: their steps are negative or too large."
 
     def _events(self, file: Path) -> Iterator[Any]:
-        size, consumed = file.stat().st_size, 0
+        consumed = 0
         try:
+            size = file.stat().st_size
             for record in self._records(str(file)).Load():
+                event = self._event.FromString(record)
                 consumed += _RECORD_BYTES + len(record)
-                yield self._event.FromString(record)
+                yield event
+        except self._no_event:
+            pass  # A record of something else, after which nothing is read.
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
+            reason = (getattr(error, "strerror", None) or str(error)).lower()
             raise UsageError(f"{printable(str(file))} cannot be read: {printable(reason)[:200]}.") from None
         if consumed < size:
             self._torn.append(printable(str(file.relative_to(self._path))))

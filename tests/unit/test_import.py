@@ -19,6 +19,7 @@ from harness.cli import main
 from harness.errors import LogDamagedError, LogError, LogForeignError, UsageError
 from harness.export import ExportFormat, export_run
 from harness.importing import import_folder
+from harness.importing.tensorboard import event_files, import_events
 from harness.records.imported import ImportSource
 from harness.records.ranks import RankPart
 from harness.records.run import EventKind, RunState
@@ -268,6 +269,31 @@ def test_a_torn_log_is_imported_up_to_the_damage(home: Home, tmp_path: Path) -> 
     assert imported.notes == (
         "events.out.tfevents.1.a is damaged or incomplete at its end; what comes before is imported.",
     )
+
+
+def test_a_record_that_is_no_event_is_damage(home: Home, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    write_events(log / "events.out.tfevents.1.a", an_event("loss", 1))
+    for name, events in (("2.b", ()), ("3.c", (an_event("loss", 2).SerializeToString(),))):
+        with (log / f"events.out.tfevents.{name}").open("wb") as file:
+            for record in (*events, b"\xff\xff\xff"):
+                RecordWriter(file).write(record)
+    imported = import_folder(home, log)
+    assert scalars(imported.folder, "loss") == [(1, 0.5), (2, 0.5)]
+    assert imported.notes == tuple(
+        f"events.out.tfevents.{name} is damaged or incomplete at its end; what comes before is imported."
+        for name in ("2.b", "3.c")
+    )
+
+
+def test_event_files_that_are_deleted_meanwhile_leave_no_run(home: Home, tmp_path: Path) -> None:
+    write_events(tmp_path / "events.out.tfevents.1.a", an_event("loss", 1))
+    write_events(tmp_path / "events.out.tfevents.2.b", an_event("loss", 2))
+    files = event_files(tmp_path)
+    files[1].unlink()
+    with pytest.raises(UsageError, match="cannot be read: no such file or directory"):
+        import_events(home, tmp_path, files, None, 1)
+    assert home.runs() == []
 
 
 def test_odd_steps_and_names_are_left_out_or_escaped(home: Home, tmp_path: Path) -> None:
