@@ -74,6 +74,12 @@ def test_the_verdict_names_no_phase_that_nothing_measured() -> None:
     assert " (the backward pass was not measured)" in no_backward.why[0]
     replayed = verdict(analyze(some_steps(forward=0, backward=0, rest=50.0)), False)
     assert replayed.why[0].startswith("Forward and backward pass were not measured")
+    compute = verdict(analyze(some_steps(forward=0, rest=1.0)), False)
+    assert compute.sentence == "Compute-bound: 75 % of the time is spent in the backward pass."
+    mixed = verdict(analyze(some_steps(backward=0, h2d=0.5, wait=1.0, optimizer=1.5, rest=0.5)), False)
+    assert mixed.sentence == (
+        "No phase dominates: the forward pass takes 46 % (the backward pass was not measured)."
+    )
     no_optimizer = [
         verdict(analyze(some_steps(optimizer=0, **times)), False) for times in ({}, {"wait": 50.0})
     ]

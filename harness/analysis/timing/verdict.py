@@ -33,6 +33,7 @@ _MOST_OWN = 5
 BETWEEN_SHARE = 0.20
 # Forward and backward pass together; below it no phase dominates.
 COMPUTE_SHARE = 0.60
+_PASSES = (StepPart.FORWARD, StepPart.BACKWARD)
 # Ratio of the 99th percentile to the median from which slow steps are mentioned.
 TAIL = 2.0
 
@@ -176,21 +177,25 @@ def _by_share(times: ClockTimes, why: list[str]) -> tuple[Bound, str, Sequence[s
     if times.spread(StepPart.OPTIMIZER) is None:
         rest = f"The time outside the phases, updates of the weights included, is {_pct(residual)}."
     if computing >= COMPUTE_SHARE:
-        sentence = f"Compute-bound: {_pct(computing)} of the time is spent in the forward and backward pass."
+        passes = " and ".join(_measured_passes(times))
+        sentence = f"Compute-bound: {_pct(computing)} of the time is spent in the {passes} pass."
         return Bound.COMPUTE, sentence, (rest, *why)
-    sentence = f"No phase dominates: forward and backward pass take {_pct(computing)} of the time."
-    return Bound.MIXED, sentence, (rest, *why)
+    passes = _passes(times)
+    return Bound.MIXED, f"No phase dominates: {passes[0].lower()}{passes[1:]}.", (rest, *why)
+
+
+def _measured_passes(times: ClockTimes) -> list[StepPart]:
+    return [part for part in _PASSES if times.spread(part) is not None]
 
 
 def _passes(times: ClockTimes) -> str:
-    parts = (StepPart.FORWARD, StepPart.BACKWARD)
-    measured = [part for part in parts if times.spread(part) is not None]
+    measured = _measured_passes(times)
     if not measured:
         return "Forward and backward pass were not measured"
     share = _pct(sum(times.share(part) for part in measured))
-    if len(measured) == len(parts):
+    if len(measured) == len(_PASSES):
         return f"Forward and backward pass take {share}"
-    (missing,) = set(parts) - set(measured)
+    (missing,) = set(_PASSES) - set(measured)
     return f"The {measured[0]} pass takes {share} (the {missing} pass was not measured)"
 
 
