@@ -46,8 +46,11 @@ def _spark(source: MemoryCardData, figure: Callable[[MemorySampleRow], float | N
 
 def _allocated(source: MemoryCardData) -> Card:
     values = [step.allocated_bytes for step in source.recent if step.allocated_bytes is not None]
-    if source.latest is not None and source.latest.allocated_bytes is not None:
-        values.append(source.latest.allocated_bytes)
+    sampled = source.latest
+    if sampled is not None and sampled.allocated_bytes is not None:
+        values.append(sampled.allocated_bytes)
+    else:
+        sampled = None
     if not values:
         return _none(
             "allocated", "Allocated", "allocated", f"The memory of tensors is unknown: {_why(source)}."
@@ -57,9 +60,8 @@ def _allocated(source: MemoryCardData) -> Card:
         text = "Memory in use on the heap since the run began: tensors, and what else programs allocate."
         note = "in use"
     last = source.recent[-1].step if source.recent else 0
-    is_older = source.latest is not None and 0 < source.latest.step < last
-    if source.latest is not None and is_older:  # Beside the newer figure of the Live page.
-        note = f"at step {words.count(source.latest.step)}"
+    if sampled is not None and 0 < sampled.step < last:  # Beside the newer figure of the Live page.
+        note = f"at step {words.count(sampled.step)}"
     spark = _spark(source, lambda sample: sample.allocated_bytes)
     return Card("allocated", "Allocated", words.size(values[-1]), note, "plain", text, "allocated", spark)
 

@@ -163,6 +163,12 @@ def test_a_sample_from_before_the_last_step_names_its_step(sampled: int, note: s
     assert card.note == note
 
 
+def test_the_memory_of_a_step_has_not_the_step_of_a_sample_without_it() -> None:
+    recent = [a_step(step)._replace(allocated_bytes=GIB) for step in range(1, 9)]
+    (card, *_) = memory_cards.cards(a_source(recent=recent, latest=a_sample(step=7)))
+    assert (card.value, card.note) == ("1.00 GiB", "in tensors")
+
+
 @pytest.mark.parametrize(("sampled", "peak"), [(12, "12.0 GiB"), (2, "10.0 GiB"), (None, "10.0 GiB")])
 def test_the_peak_is_no_less_than_the_allocated_memory_beside_it(sampled: int | None, peak: str) -> None:
     recent = [a_step(step)._replace(peak_allocated_bytes=10 * GIB) for step in range(1, 9)]
