@@ -26,8 +26,11 @@ _STEP_COLUMNS = {
         "Reserved, MiB", format="%.1f", help="Reserved by the allocator."
     ),
 }
-# On the CPU a step has the memory of the process in this column.
+# On the CPU a step has the memory of the heap and of the process in these columns.
 _CPU_STEP_COLUMNS = _STEP_COLUMNS | {
+    "allocated_mib": st.column_config.NumberColumn(
+        "Allocated, MiB", format="%.1f", help="In use on the heap at the end of the step."
+    ),
     "reserved_mib": st.column_config.NumberColumn(
         "Process (RSS), MiB", format="%.1f", help="Resident memory of the training process."
     ),
@@ -128,8 +131,11 @@ def _memory(facts: OomFacts) -> None:
     limit = f"Limit ({memory.limit_name})"
     parts = budget(facts)
     is_cpu = facts.device is DeviceKind.CPU
-    reserved = "Heap" if is_cpu else "Reserved"
+    reserved, whole = ("Heap", "the heap") if is_cpu else ("Reserved", "reserved memory")
     origin = "Memory that malloc's heap has from the system" if is_cpu else "Reserved by the allocator"
+    allocated = "In live tensors."
+    if is_cpu:
+        allocated = "In use on the heap since the run began: tensors, and what else programs allocate."
     if parts:
         st.caption(
             f"{words.size(memory.limit_bytes)} = "
@@ -138,12 +144,12 @@ def _memory(facts: OomFacts) -> None:
     _figures(
         [
             (limit, words.size(memory.limit_bytes), "Maximum memory available to this run."),
-            ("Allocated", words.size(memory.allocated_bytes), "In live tensors."),
+            ("Allocated", words.size(memory.allocated_bytes), allocated),
             (reserved, words.size(memory.reserved_bytes), f"{origin}, tensors included."),
             (
                 "Unused",
                 words.size(memory.unused_bytes),
-                "The part of it that is not allocated; a large value indicates fragmentation.",
+                f"The part of {whole} that is not allocated; a large value indicates fragmentation.",
             ),
             ("Largest free block", words.size(memory.largest_free_bytes), "Largest contiguous free memory."),
             ("Free on the device", words.size(memory.device_free_bytes), "Not used by any process."),

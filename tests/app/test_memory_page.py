@@ -118,10 +118,16 @@ def test_a_report_separates_the_heap_from_the_memory_of_the_process(
     _insert(folder, _oom_report(device))
     app = open_page("memory", run=folder.run_id)
     assert not app.exception
-    assert figure in [caption.value for caption in app.caption]
+    help_of = {caption.value: caption.help for caption in app.caption}
+    assert figure in help_of
+    is_cpu = device is DeviceKind.CPU
+    assert ("what else programs allocate" in help_of["Allocated"]) is is_cpu
+    assert f"The part of {'the heap' if is_cpu else 'reserved memory'} that" in help_of["Unused"]
     columns = [json.loads(frame.proto.columns) for frame in app.dataframe]
     labels = [one.get("label") for frame in columns for one in frame.values()]
     assert column in labels
+    helps = [str(one.get("help")) for frame in columns for one in frame.values()]
+    assert any(text.startswith("In use on the heap at") for text in helps) is is_cpu
     (budget,) = (caption.value for caption in app.caption if caption.value.startswith("80.0 GiB = "))
     assert " free − 1.10 GiB excess" in budget
     assert "= 79.0 GiB allocated" in budget
