@@ -24,7 +24,7 @@ from harness.watch.recent_changes import AppliedChange
 
 # On the CPU a cap is only safe once threads and workspaces exist: set cold, it aborts the process.
 CAP_AFTER_STEPS = 2
-_NO_WORKERS = "It has no effect without loader workers: set num_workers too."
+_NO_WORKERS = "prefetch_factor has no effect without loader workers: set num_workers too."
 # What may be raised where a change is put into effect.
 _FAILURES = (StepscopeError, RuntimeError, OSError, ValueError, MemoryError)
 

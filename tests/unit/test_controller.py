@@ -62,10 +62,11 @@ def test_several_settings_in_one_request_are_one_change(bench: Bench) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_prefetching_without_workers_is_said_to_have_no_effect(bench: Bench, workers: int) -> None:
-    bench.set(prefetch_factor=4, num_workers=workers)
+    bench.set(prefetch_factor=4, num_workers=workers, amp="bf16")
     state, message = bench.answer
     assert state == CommandState.APPLIED
-    assert message.endswith(" It has no effect without loader workers: set num_workers too.") != bool(workers)
+    remark = " prefetch_factor has no effect without loader workers: set num_workers too."
+    assert message.endswith(remark) != bool(workers)
 
 
 def test_steps_after_a_change_are_transition_and_then_plain(bench: Bench) -> None:
