@@ -12,4 +12,4 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         """Log a message; it is dropped where a handler fails."""
         with suppress(Exception):  # Whatever a handler raises.
-            super().log(level, msg, *args, **kwargs)
+            super().log(level, msg, *args, **({"stacklevel": 2} | kwargs))  # Not this frame, but its caller.

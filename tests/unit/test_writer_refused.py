@@ -13,6 +13,7 @@ from harness.records.run import AckRow, EventKind, RunState, StepRow
 from harness.store import mounts
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
+from harness.store.safe_logger import SafeLogger
 from harness.store.writer import LogWriter
 from tests.store_factories import a_host_sample, a_run, a_step, an_event, steps
 from tests.supervision import until
@@ -111,6 +112,25 @@ def test_a_message_that_no_handler_takes_does_not_end_the_log(
     with LogReader(path) as reader:
         assert reader.extent().last == 2_000
         assert [event.message for _, event in reader.events()] == ["while full"]
+
+
+class Collecting(logging.Handler):
+    """A handler that keeps the records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+def test_a_message_names_the_module_that_has_written_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = Collecting()
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    SafeLogger(logging.getLogger(__name__)).warning("retrying")
+    [record] = handler.records
+    assert record.filename == Path(__file__).name
 
 
 @pytest.mark.slow
