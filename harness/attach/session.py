@@ -306,7 +306,7 @@ class Session:
         """Begin as `_begin` does; a batch of the first step has been loaded before."""
         has_begun = self._begin(optimizers, models)
         if has_begun and self._observation is not None:
-            self._observation.sizes.early = self._loaders.feeding.early_samples
+            self._observation.sizes.begin_after(self._loaders.feeding.early_samples)
         return has_begun
 
     def _begin(self, optimizers: list[torch.optim.Optimizer], models: Sequence[nn.Module] = ()) -> bool:

@@ -58,6 +58,10 @@ class StepSizes:
         # Whether a call of the model has had as many samples as the newest batch of its step.
         self._has_agreed = False
 
+    def begin_after(self, early: Sequence[int]) -> None:
+        """Begin within the first step, for which batches of `early` samples were loaded, the newest first."""
+        self.early, self.has_new_batch = early, bool(early)
+
     def fit(self, inputs: tuple[Any, ...]) -> bool:
         """Return whether a model's `inputs` have as many samples as the newest batch of the step."""
         return self.newest is not None and self.newest == sizes_of(inputs)[0]
