@@ -1,7 +1,7 @@
 """The ways in which a script under watch ends."""
 
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from harness import words
 from harness.errors import StepscopeError, text_of
@@ -88,8 +88,9 @@ def ending_of(
 
 def _is_debugger_quit(error: BaseException | None) -> bool:
     """Return whether a person has quit pdb, or another debugger on Python's `bdb`."""
-    debugger = sys.modules.get("bdb")  # Not imported here: most scripts have no debugger.
-    return debugger is not None and isinstance(error, debugger.BdbQuit)
+    # Not imported here: most scripts have no debugger. It may be a module of the script's own.
+    debugger_quit: Any = getattr(sys.modules.get("bdb"), "BdbQuit", None)
+    return isinstance(debugger_quit, type) and isinstance(error, debugger_quit)
 
 
 def _without_steps(has_trained: bool, has_other_thread: bool) -> str:
