@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from harness.tune.candidates import safe_batch
 from harness.tune.planning import combination
 from harness.tune.results import (
     FigureEstimate,
     RankedRow,
     batch_sentence,
     command_line,
+    largest_safe_batch,
     ranking,
     waterfall,
     winner_settings,
@@ -19,7 +19,7 @@ from harness.tune.snippet import snippet
 
 def tune_json(tune: Tune) -> dict[str, Any]:
     """Return the document."""
-    best, largest = winner_settings(tune), tune.largest_batch
+    best = winner_settings(tune)
     return {
         "tune_id": tune.tune_id,
         "state": tune.state.value,
@@ -37,8 +37,8 @@ def tune_json(tune: Tune) -> dict[str, Any]:
             "command": command_line(best),
             "snippet": None if tune.device is None else snippet(best, tune.device.kind),
         },
-        "largest_batch_predicted": largest,
-        "largest_batch_safe": None if largest is None else safe_batch(largest),
+        "largest_batch_predicted": tune.largest_batch,
+        "largest_batch_safe": largest_safe_batch(tune),
         "batch": batch_sentence(tune),
         "ranking": [_row_json(row) for row in ranking(tune)],
         "waterfall": [bar._asdict() for bar in waterfall(tune)],

@@ -145,22 +145,36 @@ def command_line(settings: Settings) -> str:
 
 def batch_sentence(tune: Tune) -> str:
     """Return a sentence on the largest safe batch, from the prediction and from measured errors."""
-    tried = [trial for trial in tune.trials if BATCH in trial.changes]
-    ooms = [trial.changes[BATCH] for trial in tried if trial.outcome is TrialOutcome.OUT_OF_MEMORY]
-    good = [trial.changes[BATCH] for trial in tried if trial.outcome is TrialOutcome.MEASURED]
+    ooms, good = _tried_batches(tune)
     measured = f" Measured up to {max(good):,}." if good else ""
     if ooms:
         measured += f" Memory ran out at {min(ooms):,}."
-    if tune.largest_batch is None:
+    predicted, safe = tune.largest_batch, largest_safe_batch(tune)
+    if predicted is None or safe is None:
         if tune.state is TuneState.RUNNING and not (tune.limit_words or tune.trials):
             return "The largest batch has no prediction yet."
         fits = f" that fits into {tune.limit_words}" if tune.limit_words else ""
         return f"The largest batch{fits} was not predicted.{measured}"
-    most = min([safe_batch(tune.largest_batch), *(size - 1 for size in ooms)])
+    if safe < safe_batch(predicted):
+        return (
+            f"Largest safe batch: {safe:,}, the largest one that ran below the {min(ooms):,} at which memory "
+            f"ran out. The prediction fits {predicted:,} into {tune.limit_words}."
+        )
     return (
-        f"Largest safe batch: {most:,}, 10 % below the {tune.largest_batch:,} that the prediction fits into "
+        f"Largest safe batch: {safe:,}, 10 % below the {predicted:,} that the prediction fits into "
         f"{tune.limit_words}.{measured}"
     )
+
+
+def largest_safe_batch(tune: Tune) -> int | None:
+    """Return the largest predicted batch less a margin, or, where memory ran out at that size or below, the
+    largest one that ran below; None without a prediction."""
+    if tune.largest_batch is None:
+        return None
+    safe, (ooms, good) = safe_batch(tune.largest_batch), _tried_batches(tune)
+    if not ooms or min(ooms) > safe:
+        return safe
+    return max((size for size in good if size < min(ooms)), default=tune.baseline.batch_size)
 
 
 def baseline_sample_ns(tune: Tune) -> float | None:
@@ -185,6 +199,13 @@ def baseline_peak_bytes(tune: Tune) -> float | None:
 def device_trial(tune: Tune) -> Trial | None:
     """Return the comparison of the GPU with the CPU."""
     return next((trial for trial in tune.trials if trial.stage is TrialStage.DEVICE), None)
+
+
+def _tried_batches(tune: Tune) -> tuple[list[int], list[int]]:
+    """Return the sizes of the batch at which memory ran out, and those that were measured."""
+    tried = [trial for trial in tune.trials if BATCH in trial.changes]
+    ooms = [trial.changes[BATCH] for trial in tried if trial.outcome is TrialOutcome.OUT_OF_MEMORY]
+    return ooms, [trial.changes[BATCH] for trial in tried if trial.outcome is TrialOutcome.MEASURED]
 
 
 def _ranked_trials(tune: Tune) -> list[Trial]:

@@ -21,7 +21,7 @@ from harness.tune.results import (
     waterfall,
     winner_settings,
 )
-from harness.tune.rows import TrialStage, TuneState
+from harness.tune.rows import TrialOutcome, TrialStage, TuneState
 from tests.tune_factories import PEAK_BYTES, a_tune, completed
 
 OWN = Path(__file__).parents[1] / "scripts"
@@ -84,8 +84,32 @@ def test_a_batch_without_memory_is_a_row_of_the_ranking() -> None:
     done = completed(a_tune(), machine, oom_batch=64)
     row = next(row for row in ranking(done) if row.changes == {"batch_size": 64})
     assert (row.verdict, row.samples_per_s) == ("out of memory", None)
-    assert "Memory ran out at 64." in batch_sentence(done)
-    assert "Largest safe batch: 63" in batch_sentence(done)
+    assert batch_sentence(done) == (
+        "Largest safe batch: 32, the largest one that ran below the 64 at which memory ran out. The "
+        "prediction fits 100 into the memory of a CPU."
+    )
+    assert tune_json(done)["largest_batch_safe"] == 32
+
+
+def test_the_largest_safe_batch_has_run_where_a_larger_one_ran_out_of_memory() -> None:
+    faster = completed(a_tune(largest_batch=1000), lambda changes: (8 / changes.get("batch_size", 32), 1.0))
+    assert batch_sentence(faster).endswith(" the memory of a CPU. Measured up to 512.")
+    done = faster._replace(
+        trials=tuple(
+            trial._replace(outcome=TrialOutcome.OUT_OF_MEMORY)
+            if trial.changes.get("batch_size", 0) >= 256
+            else trial
+            for trial in faster.trials
+        )
+    )
+    assert batch_sentence(done).startswith("Largest safe batch: 128, the largest one that ran below the 256 ")
+    assert tune_json(done)["largest_batch_safe"] == 128
+
+
+def test_a_batch_that_ran_out_of_memory_above_the_predicted_ones_leaves_the_prediction() -> None:
+    done = completed(a_tune(), machine, oom_batch=64)._replace(largest_batch=60)
+    assert batch_sentence(done).startswith("Largest safe batch: 54, 10 % below the 60 that the prediction ")
+    assert batch_sentence(done).endswith(" Memory ran out at 64.")
 
 
 def test_a_batch_without_a_prediction_has_the_limit_and_no_number() -> None:
