@@ -212,7 +212,7 @@ class _EventLog:
             return None
         try:
             return float(self._to_array(value.tensor).item())
-        except (TypeError, ValueError, AttributeError):
+        except (TypeError, ValueError, AttributeError, KeyError, OverflowError):
             return None
 
     def _has_room_for(self, name: str, step: int) -> bool:

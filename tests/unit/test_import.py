@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.types_pb2 import DataType
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 from torch.utils.tensorboard import SummaryWriter
@@ -254,6 +256,21 @@ def test_tensorflows_scalars_are_tensors_described_once(home: Home, tmp_path: Pa
     imported = import_folder(home, tmp_path / "log")
     assert scalars(imported.folder, "acc") == [(1, 0.25), (2, 0.75)]
     assert imported.notes == ("2 tags left out: not scalars (images, texts, histograms, …).",)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [TensorProto(dtype=DataType.DT_VARIANT), TensorProto(dtype=DataType.DT_HALF, half_val=[70_000])],
+)
+def test_a_tensor_that_numpy_does_not_have_is_left_out(
+    home: Home, tmp_path: Path, tensor: TensorProto
+) -> None:
+    odd = a_tensor_event("odd", 1, 0.0, "scalars")
+    odd.summary.value[0].tensor.CopyFrom(tensor)
+    write_events(tmp_path / "log" / "events.out.tfevents.1.a", an_event("loss", 1), odd)
+    imported = import_folder(home, tmp_path / "log")
+    assert imported.contents == "1 scalar with 1 value"
+    assert imported.notes == ("1 tag left out: not scalars (images, texts, histograms, …).",)
 
 
 def test_the_folders_of_a_log_stand_before_the_names(home: Home, tmp_path: Path) -> None:
