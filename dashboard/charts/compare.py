@@ -8,7 +8,8 @@ import numpy as np
 
 from dashboard.buckets import EMPTY, Array, BucketTable, joined, of_steps
 from dashboard.charts import phases
-from dashboard.charts.axes import frame, line, memory_unit, value_axis, x_axis, y_axis
+from dashboard.charts.axes import frame, line, memory_unit, value_axis, y_axis
+from dashboard.charts.common_axis import TITLES, common_axis
 from dashboard.charts.panel import panel, panel_axis, time_axis
 from dashboard.charts.theme import RUNS
 from harness import words
@@ -23,16 +24,6 @@ _LONGEST_IN_LEGEND = 200
 # More kinds of work share one bar.
 _MOST_KINDS = 7
 _OTHERS = "others"
-TITLES: Mapping[CurveAxis, str] = {
-    CurveAxis.STEP: "step",
-    CurveAxis.TIME: "seconds since the first step",
-    CurveAxis.SAMPLES: "samples",
-}
-HOVERS: Mapping[CurveAxis, str] = {
-    CurveAxis.STEP: "step %{x:,d}",
-    CurveAxis.TIME: "%{x:,.1f} s",
-    CurveAxis.SAMPLES: "%{x:,.0f} samples",
-}
 
 
 class Compared(NamedTuple):
@@ -80,25 +71,21 @@ def figure(runs: Sequence[Compared], axis: CurveAxis = CurveAxis.STEP) -> dict[s
     unit = memory_unit(max((float(peak[np.isfinite(peak)].max(initial=0.0)) for peak in peaks), default=0.0))
     traces = [trace for run in drawn for trace in _traces(run, axis, runs.index(run), unit)]
     places = [run.positions[axis] for run in drawn]
+    extent = [
+        min((float(np.nanmin(x)) for x in places), default=0.0),
+        max((float(np.nanmax(x)) for x in places), default=1.0),
+    ]
     layout = {
         **frame(
             "/".join([axis.value, *(run.facts.run_id for run in runs)]), top_px=34 + 14 * (len(runs) > 4)
         ),
         "showlegend": len(runs) > 1,
-        "xaxis": x_axis()
-        | {
-            "title": {"text": TITLES[axis], "standoff": 4, "font": {"size": 12, "color": "@muted"}},
-            "unifiedhovertitle": {"text": HOVERS[axis]},
-        },
+        "xaxis": common_axis(axis, extent),
         "yaxis": y_axis("step, ms", (0.7, 1.0)),
         "yaxis2": y_axis(f"peak, {unit[1]}", (0.36, 0.64)),
         "yaxis3": value_axis("loss", (0.0, 0.3)),
     }
     label = f"Comparison of {len(runs)} runs: step time, peak memory and loss by {TITLES[axis]}."
-    extent = [
-        min((float(np.nanmin(x)) for x in places), default=0.0),
-        max((float(np.nanmax(x)) for x in places), default=1.0),
-    ]
     footer = "Mean per bucket of steps; for the peak, the maximum."
     if unplaced := [run.name for run in runs if len(run.steps.step) and not _has_place(run, axis)]:
         footer += f" n/a for {', '.join(unplaced)}: the number of samples is unknown."

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dashboard.buckets import Array
-from dashboard.charts.axes import CONFIG, frame, line, note, step_axis, value_axis, x_axis
+from dashboard.charts.axes import CONFIG, frame, line, note, step_axis, value_axis
+from dashboard.charts.common_axis import TITLES, common_axis
 from dashboard.charts.theme import RUNS
+from harness.analysis.compare.curves import CurveAxis
 from harness.records.script import PHASE_PREFIX
 from harness.words import clip, plural, printable
 
@@ -131,18 +133,16 @@ class RunScalar(NamedTuple):
     mean: Array
 
 
-def overlaid(scalars: Sequence[RunScalar], title: str, hover: str, revision: str) -> dict[str, Any]:
+def overlaid(scalars: Sequence[RunScalar], axis: CurveAxis, revision: str) -> dict[str, Any]:
     """Build the head of a figure with a panel for each name, in which every run has its color, for
-    live_plotly. `title` and `hover` are of the common axis."""
+    live_plotly. `axis` is the common one."""
     panels = list(dict.fromkeys(scalar.name for scalar in scalars))
     domains = dict(zip(panels, _panels(len(panels), 1.0), strict=True))
+    places = np.concatenate([scalar.x for scalar in scalars]) if scalars else np.empty(0)
+    extent = [float(np.nanmin(places)), float(np.nanmax(places))] if len(places) else [0.0, 1.0]
     layout: dict[str, Any] = {
         **frame(revision, top_px=40),
-        "xaxis": x_axis()
-        | {
-            "title": {"text": title, "standoff": 4, "font": {"size": 12, "color": "@muted"}},
-            "unifiedhovertitle": {"text": hover},
-        },
+        "xaxis": common_axis(axis, extent),
         "shapes": [],
         "annotations": [
             note(_text(name), top, x=0.002, xanchor="left", yanchor="bottom")
@@ -150,22 +150,21 @@ def overlaid(scalars: Sequence[RunScalar], title: str, hover: str, revision: str
         ],
     }
     for at, domain in enumerate(domains.values()):
-        axis = value_axis("", domain, ticks=3)
-        layout[f"yaxis{_FIRST_AXIS + at}"] = axis
+        layout[f"yaxis{_FIRST_AXIS + at}"] = value_axis("", domain, ticks=3)
     data, named = [], set[int]()
     for scalar in scalars:
         axis_name, color = f"y{_FIRST_AXIS + panels.index(scalar.name)}", f"@{RUNS[scalar.at % len(RUNS)]}"
         shared: dict[str, Any] = {"legendgroup": str(scalar.at), "showlegend": scalar.at not in named}
         named.add(scalar.at)
         data.append(line(scalar.run, scalar.x, scalar.mean, axis_name, color, ",.4~g}", **shared))
-    places = np.concatenate([scalar.x for scalar in scalars]) if scalars else np.empty(0)
+    contents = f"{plural(len(panels), 'scalar')} of {plural(len(named), 'run')}"
     return {
         "data": data,
         "layout": layout,
         "config": CONFIG,
         "markers": [],
-        "extent": [float(np.nanmin(places)), float(np.nanmax(places))] if len(places) else [0.0, 1.0],
-        "label": f"Chart of {plural(len(panels), 'scalar')} of {plural(len(named), 'run')} by {title}.",
+        "extent": extent,
+        "label": f"Chart of {contents} by {TITLES[axis]}.",
         "footer": "Mean per bucket of steps.",
         "last_step": None,
         "height": 90 + _OVERLAID_PX * len(panels),

@@ -7,7 +7,7 @@ import streamlit as st
 
 from dashboard import canvas, state
 from dashboard.charts import scalars as charts
-from dashboard.charts.compare import HOVERS, TITLES, Compared, along, text
+from dashboard.charts.compare import Compared, along, text
 from dashboard.components import plain, scalar_selection
 from dashboard.data.compare import read_scalars_of, scalar_names
 from dashboard.data.scalars import default_scalars
@@ -28,7 +28,7 @@ def scalar_curves(runs: Sequence[Compared], axis: CurveAxis) -> None:
     curves = [curve for at, run in enumerate(runs) for curve in _curves(run, at, axis, chosen)]
     if curves:
         revision = "/".join([axis.value, *(run.facts.run_id for run in runs), *chosen])
-        figure = charts.overlaid(curves, TITLES[axis], HOVERS[axis], revision)
+        figure = charts.overlaid(curves, axis, revision)
         with st.container(key="compare_scalars_panel"):
             canvas.live_plotly(figure, key=state.Key.COMPARE_SCALARS)
     without = [run.name for at, run in enumerate(runs) if at not in {curve.at for curve in curves}]

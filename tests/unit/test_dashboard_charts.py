@@ -9,6 +9,7 @@ import pytest
 from dashboard import buckets
 from dashboard.buckets import BucketTable
 from dashboard.charts import compare, live
+from dashboard.charts.scalars import RunScalar, overlaid
 from dashboard.charts.theme import DARK, LIGHT, PALETTES, RUNS
 from dashboard.wire import pack, unpack
 from harness.analysis.compare.curves import CurveAxis
@@ -213,6 +214,12 @@ def test_the_steps_stay_below_the_panels_where_the_lowest_one_has_no_data() -> N
 @pytest.mark.parametrize(("count", "ticks"), [(3, 1), (100, None)])
 def test_between_two_of_a_few_steps_there_is_no_tick(count: int, ticks: int | None) -> None:
     assert live.figure(a_live(a_frame(count)))["layout"]["xaxis"].get("dtick") == ticks
+    runs = [a_compared("a", a_frame(count))]
+    assert compare.figure(runs)["layout"]["xaxis"].get("dtick") == ticks
+    assert "dtick" not in compare.figure(runs, CurveAxis.TIME)["layout"]["xaxis"]
+    x = np.arange(1.0, count + 1)
+    figure = overlaid([RunScalar("loss", "a", 0, x, x)], CurveAxis.STEP, "a")
+    assert figure["layout"]["xaxis"].get("dtick") == ticks
 
 
 @pytest.mark.parametrize("phases", [False, True])
