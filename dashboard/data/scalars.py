@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from harness.store.folder import RunFolder
+from harness.store.reader import LogReader
 from harness.store.script_log import ScalarBucket, ScriptLog
 
 # More are read only once a person selects them.
@@ -41,6 +43,18 @@ def read_scalars(
     log, which are continued if possible. Raises LogError."""
     known = {series.name: series for series in before}
     return [_read(log, name, first, last, known.get(name)) for name in names]
+
+
+def names_of_run(run: RunFolder) -> list[str]:
+    """Return the names of the scalars in a run's log. Raises LogError."""
+    with LogReader(run.log) as reader:
+        return reader.script.scalar_names()
+
+
+def read_run(run: RunFolder, names: Sequence[str]) -> list[ScalarSeries]:
+    """Read the scalars `names` of a run over all of their steps. Raises LogError."""
+    with LogReader(run.log) as reader:
+        return read_all(reader.script, names)
 
 
 def read_all(log: ScriptLog, names: Sequence[str]) -> list[ScalarSeries]:
