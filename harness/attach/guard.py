@@ -86,8 +86,8 @@ class ScriptGuard:
             return None
 
     def failed(self, error: Exception) -> None:
-        """Print `error`, with its traceback if nobody raised it on purpose, and turn the guard off. A
-        MemoryError ends the script itself, and is raised again."""
+        """Print `error`, with its traceback if nobody raised it on purpose, and turn the guard off; an error
+        in that is printed too. A MemoryError ends the script itself, and is raised again."""
         if isinstance(error, MemoryError):
             raise error
         if isinstance(error, StepscopeError):
@@ -97,7 +97,10 @@ class ScriptGuard:
             self.message = f"{type(error).__name__}: {error}; the script goes on without Stepscope."
             print_traceback(error)
         self.leave()
-        self.report(self.message)
+        try:
+            self.report(self.message)
+        except Exception as another:  # noqa: BLE001  # such as that of the same part, where it is undone
+            print_traceback(another)
 
     def leave(self) -> None:
         """Run nothing any more."""
