@@ -81,12 +81,13 @@ class RunSummary(NamedTuple):
 
 def pace_facts(run: RunSummary) -> list[tuple[str, str]]:
     """Return the names and the texts of the step time and the throughput, with the steps that they are of."""
-    steps = words.plural(min(RECENT_STEPS, run.steps), "step")
     step_time, rate = words.duration(run.step_ns), words.rate(run.samples_per_s)
-    return [
-        ("step time", step_time if run.step_ns is None else f"{step_time}, the median of the last {steps}"),
-        ("throughput", rate if run.samples_per_s is None else f"{rate}, over the last {steps}"),
-    ]
+    if run.step_ns is not None:
+        last = words.plural(min(RECENT_STEPS, run.steps), "step")
+        step_time += f", the median of the last {last} without those of the warm-up"
+    if run.samples_per_s is not None:
+        rate += ", over the same steps"
+    return [("step time", step_time), ("throughput", rate)]
 
 
 def subject_of(script: ScriptOrigin | None, settings: RecordedSettings | None) -> str | None:

@@ -180,8 +180,8 @@ def test_list_and_show_tell_the_figures(capsys: pytest.CaptureFixture[str]) -> N
     printed = capsys.readouterr().out
     assert "finished: Took all 20 steps." in printed
     assert "0.5" in printed
-    assert "2.0 ms, the median of the last 20 steps" in printed
-    assert "samples/s, over the last 20 steps" in printed
+    assert "2.0 ms, the median of the last 20 steps without those of the warm-up" in printed
+    assert "samples/s, over the same steps" in printed
     assert "2.0 ms / 2.0 ms / 2.0 ms over 20 steps; on the CPU data wait 5.0 %" in printed
     assert "16,000 samples/s, FLOP/s n/a, MFU n/a" in printed
 
