@@ -20,12 +20,14 @@ class MissedModels:
     """Decides whether the models are searched for again, after a step in which none of them was called.
 
     Attributes:
+        has_followed: whether a search or a call has found any. Where an optimizer has tensors of no module,
+            there is none to search for again.
         has_lost: whether that is because the models that were followed exist no longer.
         uncalled: the models that were found by a search, and not by a call.
     """
 
     def __init__(self) -> None:
-        self.has_lost = False
+        self.has_followed = self.has_lost = False
         self.uncalled: WeakSet[nn.Module] = WeakSet()
         self._replacements = self._waits = 0
         self._inner: _InnerCalls | None = None
@@ -38,7 +40,8 @@ class MissedModels:
             self._inner = _InnerCalls(self.uncalled)
             self._waits = 0
             return True
-        if any(True for _ in models) or self._replacements == _MOST_REPLACEMENTS:
+        has_any = any(True for _ in models)
+        if has_any or not self.has_followed or self._replacements == _MOST_REPLACEMENTS:
             return False
         self._replacements += 1
         self.has_lost = True

@@ -384,6 +384,7 @@ class Session:
         models += added
         self._followed.update(models)
         self._followed_kinds.update(map(type, models))
+        missed.has_followed = bool(self._followed_kinds)
         self._hooks.follow(models)
         assert self.watch is not None
         record_size(self.watch.context, training)

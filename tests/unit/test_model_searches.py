@@ -79,3 +79,18 @@ def test_models_that_are_older_than_their_optimizer_are_left_to_the_search() -> 
     owned = owned_parameters(optimizers)
     assert find_new_models(owned, [old]) == []
     assert find_new_models(owned, [new]) == [wrapper]
+
+
+def test_tensors_of_no_module_are_searched_for_at_the_beginning_alone(
+    tmp_path: Path, searches: list[int]
+) -> None:
+    weights = torch.ones(4, 3, requires_grad=True)
+    optimizer = torch.optim.SGD([weights], lr=1e-3)
+    with attached(tmp_path) as (own, _, guard):
+        for _ in range(8):
+            weights.square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        own.end(None)
+    assert guard.message is None
+    assert len(searches) == 2  # As the training begins, and after the first step that was seen.
