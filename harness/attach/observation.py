@@ -104,6 +104,10 @@ class Observation:
             self.cycle.has_batch = True
         elif self.cycle.batch_requested():
             self._end_step()
+        if self.is_discovering and self.updates:
+            began_ns = self.tracker.clock_ns()
+            self._find_models()
+            self.tracker.leave_out_search(began_ns)
         is_called = self.sizes.inputs is not None and not self._has_loss
         is_trained = self.under_way.has_trained and self.sizes.leader is not None
         is_unused = self.tracker.has_batch and not is_trained and self.step > FIRST_STEPS
@@ -119,8 +123,6 @@ class Observation:
         self.tracker.batch_requested(is_part=is_part)
         if skipped is not None:
             self.tracker.batch_skipped(skipped)
-        if self.is_discovering and self.updates:
-            self._find_models()
 
     def batch_arrived(self, samples: int | None, batches: LoaderPass | None = None) -> None:
         """A loader returned a batch of `samples`, as `StepTracker.batch_arrived`. Without gradients it is

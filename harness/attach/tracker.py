@@ -71,13 +71,10 @@ class StepTracker:
         # How deep the calls of loaders and of backward are nested. Only the outermost ones count.
         self._fetches = self._backwards = 0
         self.is_updating = self.repeats_batch = False
-        self.has_evaluated = False
-        self._is_evaluating = False
-        self.has_batch = False
+        self.has_evaluated = self._is_evaluating = self.has_batch = False
         self.samples: int | None = None
         self.left = LeftBatches()
-        self.evaluation_ns = 0
-        self.calls = 0
+        self.evaluation_ns = self.calls = 0
         # Of them, those of the step, and how many a step had at most before a backward pass.
         self._step_calls = self._most_calls = 0
         # Whether the newest call is evaluation by itself.
@@ -357,6 +354,11 @@ class StepTracker:
         self._spent_ns = spent_ns.copy()
         self._trained = spent_ns, self.samples, self.has_batch, self.last_ns
 
+    def leave_out_search(self, began_ns: int) -> None:
+        """Leave a search for models since `began_ns`, before anything was trained, out of the step."""
+        if self._timer.is_observing and self._trained is None:
+            self.last_ns += self._timer.leave_out_since(began_ns)
+
     def _leave_loss(self, phase: int) -> None:
         """Add the time since the last call of the model to `phase`."""
         spent_ns = self._spent_ns
@@ -387,12 +389,11 @@ class StepTracker:
         self.samples = (self.samples or 0) - self.left.samples_inspected()
 
     def _enter(self, phase: int) -> None:
-        if not self._timer.is_observing:
-            self._phase = phase
-            return
-        now_ns = self.clock_ns()
-        self._spent_ns[self._phase] += now_ns - self.last_ns
-        self.last_ns, self._phase = now_ns, phase
+        if self._timer.is_observing:
+            now_ns = self.clock_ns()
+            self._spent_ns[self._phase] += now_ns - self.last_ns
+            self.last_ns = now_ns
+        self._phase = phase
 
 
 def _ignore(_evaluation_ns: int) -> None:

@@ -40,6 +40,8 @@ STYLES = [
     pytest.param(("lightning_module.py",), marks=LIGHTNING_MARKS),
     ("accelerate_loop.py",),
 ]
+# The steps before which a script has created another optimizer: its model is searched for.
+SEARCHES = {"several_models.py": {11, 21}}
 
 
 def name_of(style: object) -> str:
@@ -67,7 +69,7 @@ def test_a_script_trains_as_without_watch_and_its_steps_are_counted_and_timed(
         assert sum(phases) <= row.step_ns
     assert all(row.samples for row in log.steps)
     assert all(row.forward_ns > 0 and row.backward_ns > 0 for row in log.steps[1:])
-    assert log.unexplained_gaps_ns() == {}
+    assert log.unexplained_gaps_ns().keys() <= SEARCHES.get(style[0], set())
 
 
 def test_the_first_forward_phase_ends_where_the_model_returns(tmp_path: Path) -> None:

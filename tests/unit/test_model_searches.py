@@ -3,15 +3,21 @@
 import copy
 import gc
 from pathlib import Path
+from time import sleep
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from harness.attach import discovery, session
 from harness.attach.discovery import find_new_models, owned_parameters
 from harness.store.reader import LogReader
-from tests.attach_factories import attached
+from tests.attach_factories import attached, steps_of
+
+# Every search takes that long at least.
+_SEARCH_S = 0.01
 
 
 @pytest.fixture
@@ -94,3 +100,32 @@ def test_tensors_of_no_module_are_searched_for_at_the_beginning_alone(
         own.end(None)
     assert guard.message is None
     assert len(searches) == 2  # As the training begins, and after the first step that was seen.
+
+
+def test_a_search_between_two_steps_is_no_wait_for_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each model of a cross-validation is older than its optimizer, and is searched for."""
+
+    def find(parameters: set[int], *others: object) -> list[nn.Module]:
+        found = discovery.find_models(parameters, *others)  # type: ignore[arg-type]
+        sleep(_SEARCH_S)
+        return found
+
+    monkeypatch.setattr(session, "find_models", find)
+    data: Any = torch.ones(12, 4)
+
+    def script() -> None:
+        models = [nn.Linear(4, 2) for _ in range(3)]
+        gc.collect()
+        for model in models:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for batch in DataLoader(data, batch_size=4):
+                model(batch).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    log = steps_of(tmp_path, script)
+    assert [row.samples for row in log.steps] == [4] * 9
+    assert list(log.unexplained_gaps_ns()) == [4, 7]
+    assert all(gap_ns >= _SEARCH_S * 1e9 for gap_ns in log.unexplained_gaps_ns().values())
