@@ -1,7 +1,7 @@
 """Sizes of a script's batches, whatever structure they have."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,26 @@ _DEEPEST = 4
 # A dimension of one element says nothing about batches of one sample.
 _LEAST_TELLING = 2
 _TOKEN_TYPES = (torch.int64, torch.int32)
+
+
+class Rows(NamedTuple):
+    """Consecutive rows of a tensor: its id, the first row, and the one after the last."""
+
+    tensor_id: int
+    first: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """The number of rows."""
+        return self.end - self.first
+
+    def follow(self, before: "Rows | None") -> bool:
+        """Return whether these are the rows after those `before`. After a single one they may as well be
+        the next time step."""
+        if before is None or before.size < _LEAST_TELLING:
+            return False
+        return self.tensor_id == before.tensor_id and self.first == before.end
 
 
 def first_tensor(batch: Any, depth: int = 0) -> Tensor | None:
@@ -79,6 +99,22 @@ def sizes_of(inputs: Any) -> tuple[int | None, int | None]:
         if is_vector_of_floats(tensor):
             return None, None
     return None if tensor is None else int(tensor.size(0)), _tokens_in(tensor)
+
+
+def rows_of(inputs: Any) -> Rows | None:
+    """Return which rows of another tensor a model's first input is, as `rays[i : i + 1024]`. None: it is a
+    tensor of its own, or has not the same dimensions, as a time step of a sequence."""
+    tensor = inputs[0] if type(inputs) is tuple and inputs else None
+    if type(tensor) is not Tensor or (whole := tensor._base) is None or whole.is_nested:
+        return None
+    if tensor.layout is not torch.strided or whole.layout is not torch.strided:
+        return None
+    if not tensor.dim() or tensor.dim() != whole.dim() or tensor.shape[1:] != whole.shape[1:]:
+        return None
+    if (strides := tensor.stride()) != whole.stride() or not strides[0]:
+        return None
+    first = (tensor.storage_offset() - whole.storage_offset()) // strides[0]
+    return Rows(id(whole), first, first + tensor.shape[0])
 
 
 def _is_state(first: Tensor, second: Any) -> bool:

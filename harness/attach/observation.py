@@ -181,7 +181,7 @@ class Observation:
             return
         self.under_way.has_begun = self.under_way.has_trained = True
         if sizes.leader is None or sizes.leader == id(model):
-            sizes.leader, sizes.inputs = id(model), sizes_of(inputs)
+            sizes.leader_called(id(model), inputs)
         elif sizes.inputs == ONE_SAMPLE:
             sizes.another_called(id(model), inputs)
 

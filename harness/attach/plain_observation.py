@@ -191,6 +191,7 @@ class PlainObservation(Observation):
             return False
         return (
             self._scaled == (None, None)
+            and not self.sizes.has_slices
             and self.feeding.is_quiet
             and self.rates.is_own
             and calls.is_own

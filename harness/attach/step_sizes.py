@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import is_grad_enabled
 
-from harness.attach.batches import samples_of_first_step, sizes_of
+from harness.attach.batches import Rows, rows_of, samples_of_first_step, sizes_of
 from harness.attach.feeding import Feeding
 
 # Of the inputs of a model: it may have acted for an agent that learns from several samples.
@@ -19,7 +19,8 @@ class StepSizes:
 
     Samples are those of the batches that a loader returned in the step, else of the model's inputs: those of
     the last call of its first model before each backward pass, or of the first further one with several
-    samples where that has one: an agent acts in an environment, and then its critic learns. Some scripts load
+    samples where that has one: an agent acts in an environment, and then its critic learns. Calls with
+    consecutive rows of one tensor count together: a script may have no memory for all at once. Some load
     a batch ahead, such as those with Accelerate. Their loaders are found where a pass is over and the model
     is trained once more before another batch comes: from then on the model's inputs count.
 
@@ -34,6 +35,7 @@ class StepSizes:
         carried: samples of the newest batch that was loaded before the step.
         newest: samples of the newest batch that a loader returned in the step; None: unknown.
         has_new_batch: whether a loader has returned one since the last backward pass.
+        has_slices: whether the first model was called with consecutive rows of one tensor in a step so far.
     """
 
     def __init__(self, feeding: Feeding) -> None:
@@ -56,7 +58,8 @@ class StepSizes:
         # The newest step with several batches before a backward pass, and the number of such steps.
         self._several_step = self._several_steps = 0
         # Whether a call of the model has had as many samples as the newest batch of its step.
-        self._has_agreed = False
+        self._has_agreed = self.has_slices = False
+        self._rows: Rows | None = None
 
     def begin_after(self, early: Sequence[int]) -> None:
         """Begin within the first step, for which batches of `early` samples were loaded, the newest first."""
@@ -87,11 +90,19 @@ class StepSizes:
         self.inputs, self.has_new_batch = None, False
         return self.newest or 0
 
+    def leader_called(self, model_id: int, inputs: tuple[Any, ...]) -> None:
+        """The first model of the step is called for training, once more or for the first time."""
+        sizes, rows = sizes_of(inputs), rows_of(inputs)
+        before = None if self.leader is None else self.inputs
+        if before is not None and rows is not None and rows.follow(self._rows) and rows.size == sizes[0]:
+            sizes, self.has_slices = _sum(before, sizes), True
+        self.leader, self.inputs, self._rows = model_id, sizes, rows
+
     def another_called(self, model_id: int, inputs: tuple[Any, ...]) -> None:
         """A further model is called for training after the first one was called with one sample."""
         samples, tokens = sizes_of(inputs)
         if samples is not None and samples > 1:
-            self.leader, self.inputs = model_id, (samples, tokens)
+            self.leader, self.inputs, self._rows = model_id, (samples, tokens), None
 
     def gradients_begin(self, loaded: int | None, *, is_repeated: bool) -> None:
         """A backward pass begins; so far batches of `loaded` samples were returned in the step. `is_repeated`
@@ -138,7 +149,7 @@ class StepSizes:
             samples = samples_of_first_step(self.early, loaded or 0, called or 0)
             self.early = ()
         self.carried, self.newest, self._prefers_inputs = self.newest or 0, None, False
-        self.leader = self.inputs = self._samples = self._tokens = None
+        self.leader = self.inputs = self._rows = self._samples = self._tokens = None
         self._before = None, None
         return samples, tokens
 
