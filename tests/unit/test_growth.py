@@ -58,6 +58,15 @@ def test_a_few_stairs_are_no_leak_yet_and_many_are(every: int, verdicts: set[str
     assert (limit < 2 * MIB / every) == (every == 8)
 
 
+@pytest.mark.parametrize("quiet", [0, 300, 500])
+def test_a_leak_that_begins_late_has_not_risen_more_than_the_readings_have(quiet: int) -> None:
+    values = line(quiet, 0.0) + line(1_400, 64 * KIB)
+    judgment = judged(values)
+    assert judgment.verdict is LeakVerdict.LEAK
+    assert judgment.risen_bytes is not None
+    assert 0.8 * 1_400 * 64 * KIB <= judgment.risen_bytes <= values[-1] - values[0]
+
+
 def test_a_rise_of_less_than_a_mebibyte_is_not_called_anything() -> None:
     assert judged(line(500, 1.5 * KIB)).verdict is LeakVerdict.STEADY
 

@@ -91,6 +91,8 @@ class _StretchTest(NamedTuple):
     # True if it falls back, and rises more often than it falls: noise rises and falls equally often.
     has_teeth: bool
     fell: float
+    # The difference of its highest and its lowest block minimum.
+    spread: float
     # Excess of its largest lasting jumps over an even rise, if too large for a leak; else 0.
     stairs: float
 
@@ -157,7 +159,8 @@ class GrowthJudge:
         self._state = self._next(tests)
         if self._state is LeakVerdict.LEAK and full_since is not None:
             self._state = LeakVerdict.WATCH
-        rise = best.trend.slope * best.span
+        # Memory that has been growing for a part of the stretch only rises less than at its slope.
+        rise = min(best.trend.slope * best.span, best.spread)
         is_enough = history.samples >= self.least_for_leak
         limit = _detection_limit(tests[0], returned) if is_enough else None
         return Judgment(self._state, best.since_step, history.last_step, best.trend, rise, limit, full_since)
@@ -245,6 +248,7 @@ def _test(blocks: Minima, is_rising: bool, returned: float) -> _StretchTest:
         keeps_growing=keeps_growing,
         has_teeth=falls_back and _rises_mostly(values),
         fell=fell,
+        spread=spread,
         stairs=stairs,
     )
 
