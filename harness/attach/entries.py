@@ -189,10 +189,10 @@ class StepEntries:
         if observation is None or get_ident() != guard.thread or is_compiling():
             return original(model, *inputs, **kwargs)
         if id(model) not in self._model_ids:
-            is_within = self.plain.times_ns or observation.autocast.is_calling
-            if not (is_within or (model.training and _is_grad_enabled())):
-                guard.run(observation.untrained_model_called)
-            return original(model, *inputs, **kwargs)
+            if not (self.plain.times_ns or observation.autocast.is_calling):
+                guard.run(observation.other_model_called, model.training and _is_grad_enabled())
+            if id(model) not in self._model_ids:
+                return original(model, *inputs, **kwargs)
         if self._caught.is_waiting:
             guard.run(self._caught.went_on, observation)
         if observation.tracker.is_updating or len(self.plain.times_ns) == UPDATE_BEGAN:

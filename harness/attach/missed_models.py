@@ -32,6 +32,11 @@ class MissedModels:
         self._replacements = self._waits = 0
         self._inner: _InnerCalls | None = None
 
+    @property
+    def is_noting(self) -> bool:
+        """Return whether the calls of modules within `uncalled` are noted."""
+        return self._inner is not None
+
     def step_missed(self, models: Iterable[nn.Module], *, is_compiled: bool) -> bool:
         """Gradients were computed in a step, and none of `models` was called. Return whether they are to be
         searched for. From now on the calls of modules within `uncalled` ones are noted, unless `is_compiled`:

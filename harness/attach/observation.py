@@ -34,19 +34,17 @@ class Observation:
     """A training that has begun: its steps, their times, their boundaries. Used on the training thread.
 
     Attributes:
-        training: the models and optimizers.
-        steps: the watch's half.
+        training, steps: the models and optimizers, and the watch's half.
         updates: the number of optimizer steps so far.
-        under_way: the number of the step under way.
+        under_way, step: the step under way, and its number.
         raises_stop: whether the end of the run is raised in the script, as ScriptStopped.
         tracker: the phases of the step under way.
         calls, loaders, autocast, rates: of the script, for its entry points; `rates` has their factor.
         feeding: finds the loaders that feed the training.
         cycle, manual: decide where a step ends; manual is None where optimizers decide.
-        is_discovering: whether models are to be searched for after the next update.
+        is_discovering: whether models are to be searched for after the next update, or before.
         missed: the models that are followed, but not called.
         records: writes down what becomes known of the script.
-        step: the number of the step under way.
         model_id: the id of the first model of the newest step, if it was not a plain one.
         has_ended: whether the run is to end.
         is_loading: whether the script itself reports a batch; loaders within say nothing then.
@@ -105,9 +103,7 @@ class Observation:
         elif self.cycle.batch_requested():
             self._end_step()
         if self.is_discovering and self.updates:
-            began_ns = self.tracker.clock_ns()
-            self._find_models()
-            self.tracker.leave_out_search(began_ns)
+            self.tracker.leave_out_search(self._find_models)
         is_called = self.sizes.inputs is not None and not self._has_loss
         is_trained = self.under_way.has_trained and self.sizes.leader is not None
         is_unused = self.tracker.has_batch and not is_trained and self.step > FIRST_STEPS
@@ -135,9 +131,13 @@ class Observation:
         if not is_grad_enabled():
             self._mark_evaluation()
 
-    def untrained_model_called(self) -> None:
-        """A model that is not trained itself, such as an average of the weights, is called for evaluation."""
-        if self.tracker.has_batch:
+    def other_model_called(self, is_training: bool) -> None:
+        """A model that is not followed is called: for training that of a new optimizer, else one that is not
+        trained itself, such as an average of the weights."""
+        if is_training:
+            if self.is_discovering and self.updates and not self.missed.is_noting:
+                self.tracker.leave_out_search(self._find_models)
+        elif self.tracker.has_batch:
             self._mark_evaluation()
         elif self._untrained_calls.add():
             self.feeding.has_evaluated = True

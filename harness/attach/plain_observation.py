@@ -51,10 +51,10 @@ class PlainObservation(Observation):
         """Record a warning at the step under way."""
         self._context.warn(label, text)
 
-    def untrained_model_called(self) -> None:
+    def other_model_called(self, is_training: bool) -> None:
         """As that of `Observation`. A script that samples for a minute is not stalled."""
         self._untrained_ns = self._timer.clock_ns()
-        super().untrained_model_called()
+        super().other_model_called(is_training)
 
     def plain_step_ended(self) -> None:
         """All events of a plain step have happened, which is not a quiet one. Raises ScriptStopped where the

@@ -296,7 +296,7 @@ class Session:
             self._begin_within_step(optimizers)
 
     def _optimizer_created(self, observation: Observation, optimizer: torch.optim.Optimizer) -> None:
-        # The models are searched for at the next batch: there may be an optimizer for each parameter.
+        # Models are searched for at the next batch or call: there may be an optimizer for each parameter.
         if observation.training.add_optimizer(optimizer):
             observation.discover()
 

@@ -73,13 +73,11 @@ class StepTracker:
         self.is_updating = self.repeats_batch = False
         self.has_evaluated = self._is_evaluating = self.has_batch = False
         self.samples: int | None = None
-        self.left = LeftBatches()
-        self.evaluation_ns = self.calls = 0
-        # Of them, those of the step, and how many a step had at most before a backward pass.
+        self.left, self.evaluation_ns, self.calls = LeftBatches(), 0, 0
+        # Of the calls those of the step, and how many a step had at most before a backward pass.
         self._step_calls = self._most_calls = 0
         # Whether the newest call is evaluation by itself.
-        self._evaluates = False
-        self.owes_mark = False
+        self._evaluates = self.owes_mark = False
         # What `has_evaluated` and `_is_evaluating` were as the newest batch was requested.
         self._before_request = False, False
         # The times, samples and whether there was a batch as the newest backward pass or update of the step
@@ -283,8 +281,8 @@ class StepTracker:
         self._spent_ns = [0] * 7
         self._phase = _OTHER
         self._fetches = self._backwards = 0
-        self.has_evaluated = self._is_evaluating = self.has_batch = self.is_updating = False
-        self.repeats_batch = False
+        self.has_evaluated = self._is_evaluating = self.has_batch = False
+        self.is_updating = self.repeats_batch = False
         self.samples = self._trained = None
         left = self.left
         left.unused.clear()
@@ -354,8 +352,10 @@ class StepTracker:
         self._spent_ns = spent_ns.copy()
         self._trained = spent_ns, self.samples, self.has_batch, self.last_ns
 
-    def leave_out_search(self, began_ns: int) -> None:
-        """Leave a search for models since `began_ns`, before anything was trained, out of the step."""
+    def leave_out_search(self, search: Callable[[], None]) -> None:
+        """Make a `search` for models; before anything was trained, it is no part of the step."""
+        began_ns = self.clock_ns()
+        search()
         if self._timer.is_observing and self._trained is None:
             self.last_ns += self._timer.leave_out_since(began_ns)
 

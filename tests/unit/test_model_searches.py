@@ -129,3 +129,20 @@ def test_a_search_between_two_steps_is_no_wait_for_data(
     assert [row.samples for row in log.steps] == [4] * 9
     assert list(log.unexplained_gaps_ns()) == [4, 7]
     assert all(gap_ns >= _SEARCH_S * 1e9 for gap_ns in log.unexplained_gaps_ns().values())
+
+
+def test_the_first_step_of_a_further_model_has_its_samples_without_a_loader_too(
+    tmp_path: Path, searches: list[int]
+) -> None:
+    """As in a search of hyperparameters."""
+
+    def script() -> None:
+        for width in (4, 8, 16):
+            model = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 1))
+            train(model, torch.optim.SGD(model.parameters(), lr=0.1), 20)
+            gc.collect()
+
+    log = steps_of(tmp_path, script)
+    assert len(searches) <= 3
+    assert [row.samples for row in log.steps] == [8] * 60
+    assert all(row.forward_ns for row in log.steps)

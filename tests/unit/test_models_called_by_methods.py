@@ -119,3 +119,26 @@ def test_the_hooks_go_where_nothing_within_the_model_is_called(tmp_path: Path, e
 
     assert len(nn.modules.module._global_forward_pre_hooks) == before
     assert found.steps[-1].samples == 0
+
+
+def test_calls_of_other_modules_do_not_end_the_search_for_those_that_a_method_calls(tmp_path: Path) -> None:
+    """As transforms of samples, which are modules of the same kind as models that are followed."""
+
+    def train() -> None:
+        other, model = nn.Sequential(nn.Linear(4, 4)), Policy()
+        transform = nn.Sequential(nn.Dropout(0.1))
+        first = torch.optim.SGD(other.parameters(), lr=0.1)
+        for _ in range(TURN):
+            first.zero_grad()
+            other(torch.randn(ACTED, 4)).square().mean().backward()
+            first.step()
+        second = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2 * TURN):
+            batch = torch.cat([transform(torch.randn(1, 4)) for _ in range(2 * ACTED)])
+            second.zero_grad()
+            model.evaluate(batch).square().mean().backward()
+            second.step()
+
+    steps = steps_of(tmp_path, train).steps[-TURN:]
+    assert [row.samples for row in steps] == [2 * ACTED] * TURN
+    assert all(row.forward_ns for row in steps)
