@@ -116,9 +116,7 @@ class Observation:
         is_part, skipped, has_evaluated = False, None, self.tracker.has_evaluated
         if self.sizes.has_new_batch:
             is_part, skipped = self.sizes.judge_unused(source, self.step, has_evaluated=has_evaluated)
-        self.tracker.batch_requested(is_part=is_part)
-        if skipped is not None:
-            self.tracker.batch_skipped(skipped)
+        self.tracker.batch_requested(is_part=is_part, skipped=skipped)
 
     def batch_arrived(self, samples: int | None, batches: LoaderPass | None = None) -> None:
         """A loader returned a batch of `samples`, as `StepTracker.batch_arrived`. Without gradients it is

@@ -97,9 +97,10 @@ class StepTracker:
         usual = self._most_calls
         return self.calls if usual and self.calls > _FAR_MORE * usual else 0
 
-    def batch_requested(self, *, is_part: bool = False) -> None:
+    def batch_requested(self, *, is_part: bool = False, skipped: int | None = None) -> None:
         """A loader is about to return a batch. `is_part` is whether what was called in training mode without
-        gradients is no evaluation."""
+        gradients is no evaluation. The batch before it, of `skipped` samples, is not trained on; None: it may
+        be. Its time stays in the step."""
         self._fetches += 1
         if self._fetches > 1:
             return
@@ -113,11 +114,9 @@ class StepTracker:
             self._spent_ns[self._phase] += now_ns - self.last_ns
             self.last_ns = now_ns
         self._phase = _DATA_WAIT
-
-    def batch_skipped(self, samples: int) -> None:
-        """The newest batch, of `samples`, is not trained on. Its time stays in the step."""
-        self.samples = (self.samples or 0) - samples
-        self._leave_loss(_OTHER)
+        if skipped is not None:
+            self.samples = (self.samples or 0) - skipped
+            self._leave_loss(_OTHER)
 
     def batch_arrived(self, samples: int | None, batches: LoaderPass | None = None) -> None:
         """A loader returned a batch of `samples`; None: their number is unknown. `batches` is its pass, if it
