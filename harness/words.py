@@ -80,11 +80,16 @@ def fine_duration(value_ns: float | None) -> str:
     return f"{_three_digits(value)} {unit}"
 
 
-def fine_rate(value_per_s: float | None, noun: str = "samples") -> str:
-    """Format a rate with at least three significant digits: "1,204 samples/s", "3.12 samples/s"."""
+def fine_rate(value_per_s: float | None, noun: str | None = "samples") -> str:
+    """Format a rate with at least three significant digits: "1,204 samples/s", "3.12 samples/s"; `noun` None:
+    without the unit."""
     if value_per_s is None:
         return NOT_AVAILABLE
-    return _odd(value_per_s) or f"{_three_digits(value_per_s)} {noun}/s"
+    return _odd(value_per_s) or f"{_three_digits(value_per_s)}{_per_second(noun)}"
+
+
+def _per_second(noun: str | None) -> str:
+    return "" if noun is None else f" {noun}/s"
 
 
 def _three_digits(value: float) -> str:
@@ -175,8 +180,8 @@ def figure(value: float | None, digits: int = 4) -> str:
     return (f"{value:,.0f}" if is_whole else f"{value:,.{digits}g}").replace("-", "−")
 
 
-def rate(value_per_s: float | None, noun: str = "samples") -> str:
-    """Format a rate: "1,204 samples/s", "3.1 samples/s", "0.167 samples/s"."""
+def rate(value_per_s: float | None, noun: str | None = "samples") -> str:
+    """Format a rate: "1,204 samples/s", "3.1 samples/s", "0.167 samples/s"; `noun` None: without the unit."""
     if value_per_s is None:
         return NOT_AVAILABLE
     if odd := _odd(value_per_s):
@@ -184,7 +189,7 @@ def rate(value_per_s: float | None, noun: str = "samples") -> str:
     if 0 < abs(value_per_s) < 1:  # With one digit, a step of a minute would read 0.0 samples/s.
         return fine_rate(value_per_s, noun)
     digits = 0 if abs(value_per_s) >= 99.95 else 1
-    return f"{value_per_s:,.{digits}f} {noun}/s"
+    return f"{value_per_s:,.{digits}f}{_per_second(noun)}"
 
 
 def flops(value_per_s: float | None) -> str:

@@ -134,13 +134,13 @@ def _cells(row: RankedRow) -> dict[str, str | None]:
     rate, step = row.samples_per_s, row.step_ns
     interval = None
     if rate is not None and rate.low != rate.high:
-        low, high = (words.fine_rate(value).removesuffix(" samples/s") for value in (rate.low, rate.high))
+        low, high = (words.fine_rate(value, None) for value in (rate.low, rate.high))
         interval = f"{low} to {high}"
     marks = [mark for mark, is_set in (("best", row.is_winner), ("Pareto front", row.is_on_front)) if is_set]
     return {
         "Settings": row.title,
         "": ", ".join(marks),
-        "Samples/s": words.fine_rate(None if rate is None else rate.value).removesuffix(" samples/s"),
+        "Samples/s": words.fine_rate(None if rate is None else rate.value, None),
         "95 % interval": interval or words.NOT_AVAILABLE,
         "Step time": words.fine_duration(None if step is None else step.value),
         "Peak allocated": words.size(None if row.peak_bytes is None else row.peak_bytes.value),

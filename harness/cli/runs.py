@@ -87,7 +87,7 @@ def _line(run: RunEntry) -> tuple[str, ...]:
         words.NOT_AVAILABLE if run.device_name is None else words.clip(run.device_name, _LONGEST_CELL),
         words.count(run.steps),
         words.duration(run.step_ns),
-        words.rate(run.samples_per_s).removesuffix(" samples/s"),
+        words.rate(run.samples_per_s, None),
         words.size(run.peak_allocated_bytes),
         words.moment(run.created_unix_ns),
         " ".join(run.tags),

@@ -147,7 +147,7 @@ def interval_text(estimate: FigureEstimate | None) -> str:
     """Return the interval of samples/s as text; n/a without one."""
     if estimate is None or estimate.low == estimate.high:
         return words.NOT_AVAILABLE
-    low, high = (words.fine_rate(value).removesuffix(" samples/s") for value in (estimate.low, estimate.high))
+    low, high = (words.fine_rate(value, None) for value in (estimate.low, estimate.high))
     return f"{low} to {high}"
 
 
