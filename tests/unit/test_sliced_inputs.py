@@ -1,4 +1,4 @@
-"""The samples of scripts whose model is called several times before a backward pass."""
+"""The samples of scripts that call a model several times before a backward pass."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
