@@ -39,8 +39,7 @@ class Feeding:
         self.is_settled = self.has_evaluated = self.is_dry = False
         self._has_begun = self._loads_ahead = False
         self._delivered_by: Callable[[], DataLoader[Any] | None] = _nothing
-        # The passes that were opened since the last step ended.
-        self._opened: WeakSet[LoaderPass] = WeakSet()
+        self._ended_steps = 0  # Those that were not plain.
         self._values_of_training: list[LoaderValues] = []
         # The newest step with batches that were evaluated, and taken for no part of it.
         self._doubted_step = -_MOST_UPDATES_PER_BATCH
@@ -85,7 +84,7 @@ class Feeding:
         newest = self.newest()  # Where it is over, this loader may be new, and take its place.
         is_in_training = loader in self.training or newest is None or newest.is_over
         batches.is_ahead = self._loads_ahead and is_in_training
-        self._opened.add(batches)
+        batches.opened_after = self._ended_steps
         # Before the training, a batch of another loader is no part of it.
         self.recent = [one for one in self.recent if self._has_begun and one.loader is not loader]
         values = [values_of(one) for one in self.training]
@@ -132,7 +131,7 @@ class Feeding:
         another loader. Return whether it was left out. Not batches of passes that go on from before the step:
         such an auxiliary loader is read every few steps."""
         fed, loader = self.training, source.loader if isinstance(source, LoaderPass) else source
-        if not is_called and self.recent and not any(one in self._opened for one in self.recent):
+        if not is_called and self.recent and all(one.opened_after < self._ended_steps for one in self.recent):
             return False
         has_own = not is_called and self._delivered_by() in fed
         if has_own or loader not in fed or any(one.loader in fed for one in self.recent):
@@ -165,13 +164,13 @@ class Feeding:
     def end_same_step(self) -> None:
         """End a step that the pass of the newest one has fed alone, where the loaders are settled."""
         self.recent.clear()
-        self._opened.clear()
+        self._ended_steps += 1
 
     def end_known_step(self) -> bool:
         """End the step if the loader that fed it feeds the training already, or none fed it; return whether
         that is so. Else `step_ended` is to be called."""
         recent = self.recent
-        self._opened.clear()
+        self._ended_steps += 1
         if not self.is_settled or (recent and (len(recent) > 1 or recent[0].loader not in self.training)):
             return False
         if recent and recent[0] is not self.newest():

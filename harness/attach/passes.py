@@ -65,6 +65,7 @@ class LoaderPass:
             0: unknown.
         drawn_last: the indices of its last batches, where they count the samples of the newest one.
         opened_at: the place in the script that opens it.
+        opened_after: how many steps that were not plain had ended as it was opened.
         reader: returns the iterator that the script reads; None: it is gone.
     """
 
@@ -88,6 +89,7 @@ class LoaderPass:
         self.early_samples: deque[int] = deque(maxlen=_MOST_EARLY)
         self.drawn_last: Sequence[Sequence[Any]] | None = None
         self.opened_at: Place = ()
+        self.opened_after = 0
         self.reader: Callable[[], Iterator[Any] | None] = ref(self)
         self._open_iterator = open_iterator
         self._changed = changed
