@@ -3,7 +3,6 @@
 The script keeps its standard streams, its signals, its exit code and its `sys.argv`.
 """
 
-import builtins
 import os
 import runpy
 import signal
@@ -21,7 +20,13 @@ from harness.attach.ending import ScriptStopped, ending_of
 from harness.attach.git import read_commit
 from harness.attach.guard import EndingGuard, ScriptGuard
 from harness.attach.imports import after_import
-from harness.attach.main_module import find_main, is_container, path_of, run_as_main
+from harness.attach.main_module import (
+    attributes_from_the_start,
+    find_main,
+    is_container,
+    path_of,
+    run_as_main,
+)
 from harness.closing import Closing
 from harness.errors import INTERRUPTED_CODE, UsageError
 from harness.identity import identify_self, write_identity
@@ -309,8 +314,7 @@ def execute(script: Script) -> BaseException | None:
         sys.path[0] = folder
     try:
         if script.is_module:
-            attributes = {"__builtins__": builtins, "__annotations__": {}}
-            runpy.run_module(script.target, attributes, "__main__", alter_sys=True)
+            runpy.run_module(script.target, attributes_from_the_start(), "__main__", alter_sys=True)
         else:
             run_as_main(script.target)
     except BaseException as error:  # noqa: BLE001  # every end of the script is recorded and reported

@@ -12,6 +12,15 @@ from types import CodeType, ModuleType
 from typing import Any
 
 
+def attributes_from_the_start() -> dict[str, Any]:
+    """Return what the module `__main__` has whatever it is read from."""
+    attributes: dict[str, Any] = {"__builtins__": builtins}
+    # From Python 3.14 on they are computed when they are read, and not at all where they are set.
+    if sys.version_info < (3, 14):
+        attributes["__annotations__"] = {}
+    return attributes
+
+
 def is_container(path: Path) -> bool:
     """Return whether Python runs the `__main__` within `path`: of a folder or an archive."""
     return path.is_dir() or zipfile.is_zipfile(path)
@@ -37,7 +46,7 @@ def run_as_main(target: str) -> None:
     main = ModuleType("__main__")
     file = path_of(target)
     code, attributes = _load_container(file) if is_container(Path(target)) else _load_file(file)
-    vars(main).update(__builtins__=builtins, __annotations__={}, **attributes)
+    vars(main).update(**attributes_from_the_start(), **attributes)
     sys.modules["__main__"] = main
     exec(code, vars(main))
 

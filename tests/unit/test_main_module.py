@@ -13,10 +13,11 @@ from harness.attach.main_module import run_as_main
 from harness.errors import UsageError
 
 _SCRIPT = """
-import os, sys, __main__
+import os, sys, typing, __main__
+epochs: int = 3
 print(sys.argv, sys.path[0], __file__, __name__, __package__, __cached__, type(__loader__))
 print(__spec__ and (__spec__.name, __spec__.origin), type(__builtins__))
-print(__main__.__dict__ is globals(), sorted(globals()))
+print(__main__.__dict__ is globals(), sorted(globals()), typing.get_type_hints(__main__))
 os.chdir("/")
 print(os.path.exists(__file__) or ".pyz" in __file__)
 """
