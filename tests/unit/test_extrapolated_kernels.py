@@ -63,7 +63,11 @@ def calls(runs: Sequence[KernelRun]) -> list[Call]:
     ],
 )
 def test_the_kernels_of_one_step_are_those_of_each_in_a_trace(values: dict[str, Any]) -> None:
-    assert calls(trace_kernels(question(**values))) * STEPS == calls(trace(question(**values)).kernels)
+    one = question(**values)
+    # The first trace of a process copies a gradient that an operator returns for two weights. From then on
+    # torch's cache returns two tensors.
+    trace(one)
+    assert calls(trace_kernels(one)) * STEPS == calls(trace(one).kernels)
 
 
 def libraries_bytes(one: Question) -> int:
