@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -93,6 +93,8 @@ class Hooks(Closing):
         self._stack = ExitStack()
         self._discovery = ExitStack()
         self._classes: set[type[nn.Module]] = set()
+        # Those that are followed at `nn.Module` itself.
+        self._classes_at_base: set[type[nn.Module]] = set()
         self._stand_ins: set[Callable[..., Any]] = set()
         self._nesting = _Nesting()
         self._replace(DataLoader, "__iter__", self._iter)
@@ -151,9 +153,29 @@ class Hooks(Closing):
         kinds = {type(model) for model in (*models, *wrapped)} - self._classes
         for kind in sorted(kinds, key=lambda kind: len(kind.__mro__)):  # Bases come first.
             self._classes.add(kind)
-            if kind.__call__ not in self._stand_ins:
+            if self._is_opaque and kind.__call__ is nn.Module.__call__:
+                self._follow_at_base(kind)
+            elif kind.__call__ not in self._stand_ins:
                 self._replace(kind, "__call__", self._entries.wrap_call)
                 self._stand_ins.add(kind.__call__)
+
+    def _follow_at_base(self, kind: type[nn.Module]) -> None:
+        """Follow the calls of a class at `nn.Module`. A function that torch.compile compiled while all calls
+        were followed there is compiled again, by torch 2.15, once the class has a `__call__` of its own."""
+        self._classes_at_base.add(kind)
+        if len(self._classes_at_base) == 1:
+            self._replace(nn.Module, "__call__", self._call_followed)
+
+    def _call_followed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        stand_in, kinds = self._entries.wrap_call(original), self._classes_at_base
+
+        @wraps(original)
+        def call(module: nn.Module, /, *inputs: Any, **kwargs: Any) -> Any:
+            if is_dynamo_compiling() or type(module) in kinds:
+                return stand_in(module, *inputs, **kwargs)
+            return original(module, *inputs, **kwargs)
+
+        return call
 
     def close(self) -> None:
         """Restore everything. Idempotent."""
