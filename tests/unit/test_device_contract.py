@@ -161,12 +161,14 @@ def test_a_clock_tells_each_phase_once_the_device_is_done(device: Device) -> Non
         assert ticket is not None
         assert ticket.ready()
         times = ticket.resolve()
+        # Timed are two in a row, at most once a second: the third one if these took that long.
+        is_now_and_then = (device.facts.kind, number) == (DeviceKind.MPS, 2)
         if times is None:
-            assert (device.facts.kind, number) == (DeviceKind.MPS, 2)  # timed now and then: two in a row
+            assert is_now_and_then
             continue
         assert set(times.phases_ns) == {Phase.FORWARD, Phase.BACKWARD}
         assert abs(sum(times.phases_ns.values()) - times.step_ns) < 10_000
-        assert (times.gap_ns is None) == (number == 0)
+        assert (times.gap_ns is None) == (number == 0) or is_now_and_then
 
 
 def test_rss_is_that_of_a_python_process_or_missing(device: Device) -> None:

@@ -124,20 +124,20 @@ def test_batches_are_timed_where_a_class_opens_its_iterator_itself(
     assert f"{type(loader).__name__} opens its iterator in a way of its own" in message
 
 
+def boxes_and_images(samples: list[int]) -> dict[str, torch.Tensor]:
+    """A batch with the boxes of the objects in several images, which come before the images."""
+    return {"boxes": torch.zeros(sum(samples), 4), "images": torch.tensor(samples)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize("kind", [OpensItself, RepeatsItself])
 def test_samples_are_the_indices_where_a_class_opens_its_iterator_itself(
     tmp_path: Path, kind: type[_Loader], workers: int
 ) -> None:
-    """As boxes of the objects in several images, which come before the images."""
-
-    def collate(samples: list[int]) -> dict[str, torch.Tensor]:
-        return {"boxes": torch.zeros(sum(samples), 4), "images": torch.tensor(samples)}
-
     with watched(tmp_path) as run:
         data = Numbers(_SAMPLES + 1)
-        loader = kind(data, batch_size=_BATCH, num_workers=workers, collate_fn=collate)
+        loader = kind(data, batch_size=_BATCH, num_workers=workers, collate_fn=boxes_and_images)
         training = SmallTraining()
         for batch in loader:
             training.step(batch["images"])
