@@ -1,5 +1,7 @@
 """The optimizer steps that make one training step, where a script has several optimizers."""
 
+from collections.abc import Callable
+
 # Steps in a row with which one that was ignored comes back.
 _TURN = 3
 
@@ -9,7 +11,8 @@ class UpdateCycle:
 
     Keys identify optimizers. An optimizer that steps a second time while others of the cycle are missing, or
     a new batch in that situation, removes those: they do not step in every iteration. Where one of those
-    alone steps with a batch, as two that take turns, the next batch ends the training step.
+    alone steps with a batch, as two that take turns, the next batch ends the training step. The first
+    iteration also waits for those that are expected in it.
 
     One that is new after the end of an iteration is a candidate: it joins if it steps again after the next
     iteration, is ignored if two pass without it, as the delayed policy of TD3, and replaces the others if it
@@ -25,7 +28,11 @@ class UpdateCycle:
         only: the one that ends a training step by each of its own, while nothing else is to be decided.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, expect: Callable[[int], set[int]] = lambda _key: set()) -> None:
+        """`expect` returns the keys of the others that are expected in the first iteration, which begins with
+        the step of the one with the given key."""
+        self._expect = expect
+        self._expected: set[int] | None = None  # None: none has stepped yet.
         self.members: set[int] = set()
         self.done: set[int] = set()
         self.has_batch = False
@@ -74,6 +81,11 @@ class UpdateCycle:
         """Return whether an optimizer has stepped before."""
         return key in self.members or key in self._occasional or key in self._candidates
 
+    @property
+    def is_in_first(self) -> bool:
+        """Return whether the first iteration waits for an optimizer that is expected in it."""
+        return bool(self._expected)
+
     def forget(self, key: int) -> None:
         """An optimizer does not exist any more."""
         for keys in (self.members, self._occasional, self.done):
@@ -81,6 +93,8 @@ class UpdateCycle:
         self._since_member.pop(key, None)
         self._candidates.pop(key, None)
         self._partners.pop(key, None)
+        if self._expected:
+            self._expected.discard(key)
         if key == self.only:
             self.only = None
 
@@ -88,6 +102,8 @@ class UpdateCycle:
         """Add an optimizer to the cycle, or to the candidates for it. The first one alone is the cycle, so
         that its step ends an iteration that others of the cycle then belong to."""
         self.only = None
+        if self._expected is None:
+            self._expected = self._expect(key)
         if self.members and not (self.has_batch or self.done):
             self._candidates[key] = False
             return False
@@ -121,8 +137,9 @@ class UpdateCycle:
         return self._is_over()
 
     def _is_over(self) -> bool:
-        if not self.done or self.done < self.members:
+        if not self.done or self.done < self.members or (self._expected and self._expected - self.done):
             return False
+        self._expected = set()
         self.done.clear()
         self.has_batch = self.has_stepped_alone = False
         missing = {key for key, has_iteration_ended in self._candidates.items() if has_iteration_ended}
@@ -133,4 +150,4 @@ class UpdateCycle:
 
     def _drop_missing(self) -> None:
         self._occasional |= self.members - self.done
-        self.members = set(self.done)
+        self.members, self._expected = set(self.done), set()

@@ -77,7 +77,7 @@ class Observation:
         self._evaluations = Evaluations(context, steps.memory)
         self.tracker = tracker = StepTracker(steps.timer, copies=copies, left_out=self._evaluations.left_out)
         training.read_phase = lambda: tracker.oom_phase
-        self.cycle = UpdateCycle()
+        self.cycle = UpdateCycle(partial(training.partners, self.feeding))
         training.optimizer_ended, self.loaders.loader_opened = self.cycle.forget, tracker.left.loader_opened
         self.manual = ManualUpdates(clears_gradients) if not training.optimizers else None
         self.updates, self.step, self.under_way = 0, 1, under_way
@@ -281,9 +281,9 @@ class Observation:
         """Do what is due after an update, outside of the backward pass."""
         if is_last:
             self._end_step()
-        if self.is_discovering:
-            self._find_models()
-            self.tracker.restart()
+            if self.is_discovering:
+                self._find_models()
+                self.tracker.restart()
 
     def update_skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """A GradScaler did not call it: gradients were not finite. Raises as `update_ended`."""
@@ -313,7 +313,7 @@ class Observation:
         self.leave_plain_step()
         self.missed.close()
         passes = self.feeding.recent  # Kept alive here, as the script may have dropped their loader.
-        if self.manual is not None and self.manual.has_gradients:
+        if self.cycle.is_in_first or (self.manual is not None and self.manual.has_gradients):
             self._record_step()
         elif not self.under_way.has_trained:
             self.tracker.has_evaluated |= self.tracker.has_batch and not (passes or self.feeding.is_dry)

@@ -16,7 +16,9 @@ from harness.attach.discovery import (
     as_one_model,
     find_models,
     owned_parameters,
+    owns,
 )
+from harness.attach.feeding import Feeding
 from harness.settings import Settings
 from harness.watch.training import Wrapped, Wrapper
 
@@ -102,6 +104,23 @@ class ScriptTraining:
             return False
         self.references[key] = ref(optimizer, lambda _reference: self._forget(key))
         return True
+
+    def partners(self, feeding: Feeding, key: int) -> set[int]:
+        """Return the ids of the optimizers that may step in the iteration which the one with the id `key` has
+        begun: those of other parameters, if a loader feeds it, so that the next batch shows its end; else
+        those that have gradients of other parameters of its model."""
+        first = self.references[key]()
+        own = set() if first is None else owned_parameters([first])
+        models = [] if feeding.recent else [model for model in self.models if owns(model, own)]
+        partners = set()
+        for other in self.optimizers:
+            owned = owned_parameters([other])
+            has_gradients = any(
+                id(one) in owned and one.grad is not None for model in models for one in model.parameters()
+            )
+            if own.isdisjoint(owned) and (has_gradients or feeding.recent):
+                partners.add(id(other))
+        return partners
 
     def _forget(self, key: int) -> None:
         self.references.pop(key, None)

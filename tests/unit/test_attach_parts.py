@@ -111,6 +111,31 @@ def test_trainings_that_take_turns_miss_few_steps_at_each_turn(events: str, step
     assert sum(steps_in(events)) == steps
 
 
+@pytest.mark.parametrize(
+    ("events", "ends"),
+    [
+        ("DGDG", "0101"),
+        ("bDGbDG", "001001"),
+        ("bAbAbA", "001101"),
+        ("AAA", "011"),
+    ],
+)
+def test_the_first_iteration_waits_for_the_expected_optimizers_until_the_next_batch(
+    events: str, ends: str
+) -> None:
+    cycle = UpdateCycle(lambda key: {ord("G") if key != ord("G") else ord("D")})
+    is_end = [cycle.batch_requested() if one == "b" else cycle.updated(ord(one)) for one in events]
+    assert "".join(str(int(one)) for one in is_end) == ends
+
+
+def test_an_expected_optimizer_that_is_no_more_is_not_waited_for() -> None:
+    cycle = UpdateCycle(lambda _key: {2})
+    assert not cycle.updated(1)
+    assert cycle.is_in_first
+    cycle.forget(2)
+    assert (cycle.is_in_first, cycle.updated(1)) == (False, True)
+
+
 def test_an_optimizer_that_is_no_more_is_not_waited_for() -> None:
     cycle = UpdateCycle()
     assert [cycle.updated(key) for key in (1, 2, 1, 2, 1, 2)] == [True, False, True, False, False, True]
