@@ -166,7 +166,7 @@ class LeakRow(NamedTuple):
     step: int
     series: str
     verdict: str
-    # The first analyzed step.
+    # The first analyzed step; of a growth after a flat stretch the step at which it began.
     since_step: int
     bytes_per_step: float | None
     low: float | None

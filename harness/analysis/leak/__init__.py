@@ -3,7 +3,8 @@
 The order of decisions on a reading (`LeakDetector.judge`):
 
 1. `history` and `trend` reduce each series to block minima and test their trend; `growth` makes a verdict of
-   that. `variation` sets how many readings it takes: more where steps differ in size.
+   that, and `onset` finds the step at which a growth began. `variation` sets how many readings it takes:
+   more where steps differ in size.
 2. Live memory that is rarely read is judged by the memory of the whole process instead.
 3. `needs`: growth beside transient memory that grows as fast is that of the inputs.
 4. `refill`: after a trim of the heap its pages return.

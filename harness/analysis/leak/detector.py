@@ -263,8 +263,8 @@ class LeakDetector:
         outside_slope: float | None,
         allocated: LeakVerdict,
     ) -> LeakRow:
-        fit = judgment.trend
-        is_leak = judgment.verdict is LeakVerdict.LEAK
+        judgment = judgment.from_onset()
+        fit, is_leak = judgment.trend, judgment.verdict is LeakVerdict.LEAK
         left = self._steps_left(series, judgment, limits)
         judge = self._judges[series]
         context = wording.VerdictContext(

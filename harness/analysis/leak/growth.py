@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.analysis.leak.history import History, Minima, coarse
+from harness.analysis.leak.onset import Onset, onset
 from harness.analysis.leak.trend import Floats, Trend, drawdown, mann_kendall, trend
 from harness.records.memory import LeakVerdict
 
@@ -66,7 +67,8 @@ class Judgment(NamedTuple):
     """The current verdict on a series, from `since_step` on. Figures are None while it is too early.
     `detection_limit` is the smallest slope that would have been detected as a leak by now. `full_since` is
     the step since which what has grown no longer does; None if it does. `settles_below` is the growth below
-    which the heap may still settle; None if that is no reason."""
+    which the heap may still settle; None if that is no reason. `onset` is the begin of the growth, if it is
+    known: the verdict is on a stretch that may have begun before or after it."""
 
     verdict: LeakVerdict
     since_step: int
@@ -76,6 +78,14 @@ class Judgment(NamedTuple):
     detection_limit: float | None = None
     full_since: int | None = None
     settles_below: float | None = None
+    onset: Onset | None = None
+
+    def from_onset(self) -> "Judgment":
+        """Return the same verdict with the figures of the growth from its onset on."""
+        if self.onset is None:
+            return self
+        step, fit, risen_bytes = self.onset
+        return self._replace(since_step=step, trend=fit, risen_bytes=risen_bytes)
 
 
 class _StretchTest(NamedTuple):
@@ -163,7 +173,10 @@ class GrowthJudge:
         rise = min(best.trend.slope * best.span, best.spread)
         is_enough = history.samples >= self.least_for_leak
         limit = _detection_limit(tests[0], returned) if is_enough else None
-        return Judgment(self._state, best.since_step, history.last_step, best.trend, rise, limit, full_since)
+        begin = onset(_after_jump(blocks)) if self._state in RISING and best.grows else None
+        return Judgment(
+            self._state, best.since_step, history.last_step, best.trend, rise, limit, full_since, onset=begin
+        )
 
     def _next(self, tests: list[_StretchTest]) -> LeakVerdict:
         growing = [test for test in tests if test.grows]
