@@ -6,8 +6,9 @@ A loader feeds a step when a batch of it came after the last evaluation and befo
 from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any
-from weakref import WeakSet, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
+from torch import is_grad_enabled
 from torch.utils.data import DataLoader
 
 from harness.attach.loader_values import LoaderValues, values_of
@@ -21,7 +22,8 @@ class Feeding:
     """Finds the loaders that feed the training steps. Used on the training thread.
 
     Attributes:
-        training: the loaders that feed the training.
+        training: the loaders that feed the training. One of an earlier stage feeds it no more once another
+            one is opened again without a step of its own in between.
         recent: the passes that delivered batches for the step under way, the newest last.
         newest: returns the pass that fed the newest step.
         is_settled: whether the loaders that feed the training are known.
@@ -37,9 +39,14 @@ class Feeding:
         self.recent: list[LoaderPass] = []
         self.newest: Callable[[], LoaderPass | None] = _nothing
         self.is_settled = self.has_evaluated = self.is_dry = False
-        self._has_begun = self._loads_ahead = False
+        self._has_begun = self._loads_ahead = self._has_left = False
         self._delivered_by: Callable[[], DataLoader[Any] | None] = _nothing
         self._ended_steps = 0  # Those that were not plain.
+        # The loader of the pass that fed the newest step, and how many of them had ended as that was opened.
+        self._newest_of: Callable[[], DataLoader[Any] | None] = _nothing
+        self._newest_opened_after = 0
+        # How many of them had ended as each of the loaders last began to feed the training.
+        self._fed_after: WeakKeyDictionary[DataLoader[Any], int] = WeakKeyDictionary()
         self._values_of_training: list[LoaderValues] = []
         # The newest step with batches that were evaluated, and taken for no part of it.
         self._doubted_step = -_MOST_UPDATES_PER_BATCH
@@ -82,6 +89,8 @@ class Feeding:
     def opened(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
         """Take notice of a new pass over a loader."""
         newest = self.newest()  # Where it is over, this loader may be new, and take its place.
+        if len(self.training) > 1 and self._newest_of() is loader and is_grad_enabled():
+            self._leave_earlier(loader)
         is_in_training = loader in self.training or newest is None or newest.is_over
         batches.is_ahead = self._loads_ahead and is_in_training
         batches.opened_after = self._ended_steps
@@ -174,15 +183,15 @@ class Feeding:
         if not self.is_settled or (recent and (len(recent) > 1 or recent[0].loader not in self.training)):
             return False
         if recent and recent[0] is not self.newest():
-            self.newest, recent[0].has_fed = ref(recent[0]), True
+            self._note_newest(recent[0])
         recent.clear()
         return True
 
     def step_ended(self, step: int, *, is_ended_by_evaluation: bool) -> bool:
         """Take notice of the end of `step`; return whether another loader feeds the training beside those
-        before. `is_ended_by_evaluation` is whether batches that came last are evaluated. A loader that is new
-        beside one that feeds the training feeds it from the second step in a row on: a script may sample from
-        its model with batches of another one."""
+        before, or one of those no longer does. `is_ended_by_evaluation` is whether batches that came last are
+        evaluated. A loader that is new beside one that feeds the training feeds it from the second step in a
+        row on: a script may sample from its model with batches of another one."""
         recent, self.recent = self.recent, []
         known = [batches for batches in recent if batches.loader in self.training]
         if is_ended_by_evaluation:
@@ -193,16 +202,29 @@ class Feeding:
         count = len(self.training)
         for batches in known if is_doubtful else recent:
             self._add(batches)
-        self.is_settled = True
-        return len(self.training) > max(count, 1)
+        has_left, self._has_left, self.is_settled = self._has_left, False, True
+        return has_left or len(self.training) > max(count, 1)
 
     def _leave_evaluated(self, step: int) -> None:
         self._doubted_step = step
         self.recent.clear()
 
-    def _add(self, batches: LoaderPass) -> None:
-        loader = batches.loader
+    def _note_newest(self, batches: LoaderPass) -> DataLoader[Any] | None:
         self.newest, batches.has_fed = ref(batches), True
+        self._newest_of, self._newest_opened_after = batches.reference, batches.opened_after
+        if (loader := batches.loader) is not None:
+            self._fed_after[loader] = self._ended_steps
+        return loader
+
+    def _leave_earlier(self, loader: DataLoader[Any]) -> None:
+        """Forget the loaders that have fed nothing since the pass of `loader` before was opened."""
+        for other in list(self.training):
+            if other is not loader and self._fed_after.get(other, 0) <= self._newest_opened_after:
+                self.training.discard(other)
+                self._has_left, self.is_settled = True, False
+
+    def _add(self, batches: LoaderPass) -> None:
+        loader = self._note_newest(batches)
         is_first = loader is not None and not self.training
         if loader is not None:
             self.training.add(loader)

@@ -100,9 +100,9 @@ class LoaderSwitch:
         effect now, or the reasons why they cannot change, are to be recorded, else None."""
         if self.feeding.end_known_step():
             return None
-        has_joined = self.feeding.step_ended(step, is_ended_by_evaluation=is_ended_by_evaluation)
+        has_others = self.feeding.step_ended(step, is_ended_by_evaluation=is_ended_by_evaluation)
         earlier, self._recorded = self._recorded, self.values()
-        return earlier if has_joined or earlier != self._recorded or self._failure is not None else None
+        return earlier if has_others or earlier != self._recorded or self._failure is not None else None
 
     def take_failure(self) -> str | None:
         """Return a sentence about values that failed since the last call, if any."""
