@@ -82,6 +82,11 @@ class Feeding:
         passes = (reversed(batches.early_samples) for batches in self.recent)
         return [sum(samples) for samples in zip_longest(*passes, fillvalue=0)]
 
+    @property
+    def may_load_ahead(self) -> bool:
+        """Return whether batches of the first step may be of the next one: each pass had one before it."""
+        return all(one.early_samples for one in self.recent)
+
     def load_ahead(self) -> None:
         """Count no samples of later passes: the script loads batches before the step that uses them."""
         self._loads_ahead = True

@@ -146,7 +146,9 @@ class StepSizes:
         self.evaluated_inputs, self._evaluated = None, (None, None)
         samples = (called or loaded if prefers_inputs or self._prefers_inputs else loaded or called) or 0
         if any(self.early):
-            samples = samples_of_first_step(self.early, loaded or 0, called or 0)
+            early, loaded = self.early, loaded or 0
+            may_be_ahead = self._feeding.may_load_ahead
+            samples = samples_of_first_step(early, loaded, called or 0) if may_be_ahead else early[0] + loaded
             self.early = ()
         self.carried, self.newest, self._prefers_inputs = self.newest or 0, None, False
         self.leader = self.inputs = self._rows = self._samples = self._tokens = None

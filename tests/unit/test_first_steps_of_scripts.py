@@ -113,6 +113,16 @@ def _read_two_loaders(script: _Script) -> None:
         script.update()
 
 
+def _read_another_loader_after_the_first_call(script: _Script) -> None:
+    """As semi-supervised learning: labeled samples, then twice as many others."""
+    others = iter(DataLoader(TensorDataset(torch.ones(2 * _STEPS * _BATCH, 4)), batch_size=2 * _BATCH))
+    for (labeled,) in script.loader(_STEPS):
+        loss = script.model(labeled).square().mean()
+        (other,) = next(others)
+        (loss + script.model(other).square().mean()).backward()
+        script.update()
+
+
 def _look_at_a_batch_first(script: _Script) -> None:
     loader = script.loader(_STEPS)
     next(iter(loader))
@@ -169,6 +179,7 @@ def _load_the_next_batch_after_the_model_was_called(script: _Script) -> None:
         (_evaluate_on_the_same_pass_first, 3 * _BATCH),
         (_compute_each_batch_twice, _BATCH),
         (_read_two_loaders, 2 * _BATCH),
+        (_read_another_loader_after_the_first_call, 3 * _BATCH),
         (_look_at_a_batch_first, _BATCH),
         (_evaluate_first, _BATCH),
         (_evaluate_on_kept_batches_first, _BATCH),
