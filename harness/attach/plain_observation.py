@@ -170,9 +170,10 @@ class PlainObservation(Observation):
         """Expect quiet steps from now on, after one of `step_ns`."""
         plain, training, recorder = self.plain, self.training, self.steps.recorder
         is_sampled = self._timer.lap is not None
-        # Those of sampled steps are read should the inputs have become others.
+        # Those of sampled steps are read should the inputs have become others. Without a plain step before,
+        # this may be the first of several micro-batches.
         has_same_sizes = bool(training.samples_per_step) and training.tokens_per_step is None
-        reads_sizes = is_sampled or not has_same_sizes or plain.batches is None
+        reads_sizes = is_sampled or not has_same_sizes or plain.batches is None or not plain.is_likely
         plain.expect_quiet(self._timer, reads_sizes=reads_sizes)
         plain.columns, plain.rank_waits = recorder.columns, recorder.rank_waits
         plain.until_ns = self._deadline_ns

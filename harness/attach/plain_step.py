@@ -54,6 +54,7 @@ class PlainStep(StepUnderWay):
         model_id: the id of its model.
         optimizer_id: the id of its optimizer.
         now: the clock; in unobserved steps one without time.
+        is_likely: whether the newest step that was expected to be a plain one was.
         is_recorded: whether the step is observed.
         samples: samples of its batch.
         reads_sizes: whether the sizes of its model's inputs are needed.
@@ -81,6 +82,7 @@ class PlainStep(StepUnderWay):
         "columns",
         "end_ns",
         "events_before_call",
+        "is_likely",
         "is_recorded",
         "loss",
         "model_id",
@@ -113,7 +115,7 @@ class PlainStep(StepUnderWay):
         self.end_ns = self.until_ns = self.until_step = 0
         self.columns: LastColumns = NO_COLUMNS
         self.rank_waits: RankWaits | None = None
-        self._pause = 1
+        self._pause, self.is_likely = 1, False
         self._retry_step = 0
 
     def serve(self, steps: Steps) -> None:
@@ -162,13 +164,13 @@ class PlainStep(StepUnderWay):
         self.times_ns.clear()
         self.batches, self.model_id, self.optimizer_id, self.is_plain = None, 0, 0, False
         if times_ns or not has_loader:
-            self._retry_step = step + self._pause
+            self._retry_step, self.is_likely = step + self._pause, False
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         return times_ns
 
     def succeeded(self) -> None:
         """Plain steps were taken as expected."""
-        self._pause = 1
+        self._pause, self.is_likely = 1, True
 
     def end(self, started_ns: int, end_ns: int) -> Times:
         """End the step, all of whose events have happened; return its times, each phase on its own."""

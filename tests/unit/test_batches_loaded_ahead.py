@@ -49,6 +49,25 @@ def test_batches_that_are_loaded_ahead_are_of_the_step_that_uses_them(
     assert samples[known:] == expected[known:]
 
 
+def test_the_end_of_a_pass_is_noticed_in_a_step_that_might_have_been_a_plain_one(tmp_path: Path) -> None:
+    """As with Accelerate: four micro-batches, and an update at the end of each epoch."""
+    data: Any = torch.ones(40, 2)
+
+    def script() -> None:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        loader: DataLoader[Any] = DataLoader(data, batch_size=4)
+        for _ in range(2):
+            for number, batch in enumerate(ahead(loader), start=1):
+                model(batch).mean().backward()
+                if number in (4, 8, 10):
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+    samples = [row.samples for row in steps_of(tmp_path, script).steps]
+    assert samples == [16, 16, 8] * 2
+
+
 def test_a_loader_that_takes_the_place_of_another_is_loaded_ahead_as_that_was(tmp_path: Path) -> None:
     data: Any = torch.ones(19, 2)
 
