@@ -126,7 +126,8 @@ class StepEntries:
         """The next batch raised `error`; None: there is none."""
         if (observation := self.observation) is not None:
             self.guard.run(observation.loaders.ended, batches)
-            self.guard.run(observation.batch_missed, error is not None)
+            samples = batches.samples_ahead if error is None else 0
+            self.guard.run(observation.batch_missed, error is not None, samples or 0)
         if error is not None:
             self.guard.run(self._caught.failed, error, "data loading")
 

@@ -84,8 +84,9 @@ class Feeding:
 
     @property
     def may_load_ahead(self) -> bool:
-        """Return whether batches of the first step may be of the next one: each pass had one before it."""
-        return all(one.early_samples for one in self.recent)
+        """Return whether batches of the first step may be of the next one: each pass had one before it, and
+        none is read ahead by a loader that is known to."""
+        return all(one.early_samples and one.samples_ahead is None for one in self.recent)
 
     def load_ahead(self) -> None:
         """Count no samples of later passes: the script loads batches before the step that uses them."""
@@ -97,7 +98,7 @@ class Feeding:
         if len(self.training) > 1 and self._newest_of() is loader and is_grad_enabled():
             self._leave_earlier(loader)
         is_in_training = loader in self.training or newest is None or newest.is_over
-        batches.is_ahead = self._loads_ahead and is_in_training
+        batches.is_ahead = self._loads_ahead and is_in_training and batches.samples_ahead is None
         batches.opened_after = self._ended_steps
         # Before the training, a batch of another loader is no part of it.
         self.recent = [one for one in self.recent if self._has_begun and one.loader is not loader]

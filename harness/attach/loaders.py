@@ -24,6 +24,7 @@ from harness.attach.loader_values import (
     values_of,
 )
 from harness.attach.passes import LoaderPass, OpenIterator
+from harness.attach.places import opens_ahead
 from harness.attach.reasons import reason_of
 from harness.attach.torch_iterator import retire
 from harness.errors import StepscopeError
@@ -72,6 +73,7 @@ class LoaderSwitch:
     def open(self, loader: DataLoader[Any], open_iterator: OpenIterator) -> LoaderPass:
         """Return a pass over a loader. Raises what the script's loader raises."""
         batches = LoaderPass(loader, open_iterator, partial(self._guard.run, self._opened))
+        batches.samples_ahead = 0 if self._guard.run(opens_ahead) else None
         self._guard.run(self._prepare, loader, batches)
         batches.open(loader)
         return batches
@@ -156,7 +158,7 @@ class LoaderSwitch:
         elif newest is not None and not newest.is_over:
             if newest.obstacle is None:
                 newest.exchange(values)
-                if newest.is_ahead:
+                if newest.is_ahead or newest.samples_ahead is not None:
                     remarks.append(_AHEAD)
                 size, size_before = values.batch_size or 0, before.batch_size or 0
                 if size != size_before:

@@ -146,12 +146,13 @@ class Observation:
         self.tracker.has_evaluated = self.feeding.has_evaluated = True
         self.under_way.forward_began(is_training=False)
 
-    def batch_missed(self, has_failed: bool = False) -> None:
-        """A loader has no more batches, or failed."""
+    def batch_missed(self, has_failed: bool = False, samples: int = 0) -> None:
+        """A loader has no more batches, or failed. The last of `samples` is still to be returned."""
         if self.under_way.is_plain:
             self.leave_plain_step()
         if not self.is_loading:
             self.tracker.batch_missed(has_failed=has_failed)
+            self.tracker.samples = samples + (self.tracker.samples or 0) or None
 
     def forward_began(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """A model is called."""
@@ -244,12 +245,11 @@ class Observation:
         """An optimizer is about to step."""
         if self.under_way.is_plain:
             self.leave_plain_step()
-        rates, training = self.rates, self.training
-        self.manual, training.updating_id = None, id(optimizer)
-        if not rates.is_own:
-            rates.update_began(optimizer)
+        self.manual, self.training.updating_id = None, id(optimizer)
+        if not self.rates.is_own:
+            self.rates.update_began(optimizer)
         self.tracker.update_began()
-        if id(optimizer) not in training.references and training.add_optimizer(optimizer):
+        if id(optimizer) not in self.training.references and self.training.add_optimizer(optimizer):
             self.is_discovering = True
 
     def update_ended(self, optimizer: torch.optim.Optimizer) -> None:

@@ -58,6 +58,8 @@ class LoaderPass:
         batches: torch's iterator, which an exchange replaces.
         is_over: whether the script has seen its end.
         is_ahead: whether the script loads its batches before the step that uses them.
+        samples_ahead: samples of the batch that its reader, a loader of Accelerate, has not returned yet;
+            None: its reader returns each batch at once.
         has_fed: whether it has fed a step of the training.
         axis: the dimension of its batches that counts samples; None before the first batch, negative without
             one.
@@ -85,6 +87,7 @@ class LoaderPass:
         self.values = LoaderValues(None, False, 0, DEFAULT_PREFETCH)
         self.batches: Iterator[Any] = iter(())
         self.is_over = self.is_ahead = self.has_fed = False
+        self.samples_ahead: int | None = None
         self.axis: int | None = None
         self.early_samples: deque[int] = deque(maxlen=_MOST_EARLY)
         self.drawn_last: Sequence[Sequence[Any]] | None = None
@@ -127,10 +130,20 @@ class LoaderPass:
         return batch
 
     def samples_of(self, batch: Any) -> int | None:
-        """Return the number of samples in the newest batch of this pass; None: unknown, or of a later step
-        than the one under way. A collate function may return None for a batch without any usable sample."""
+        """Return the number of samples in the batch that the script has next, the newest of this pass unless
+        its reader is ahead; None: unknown, or of a later step than the one under way. A collate function may
+        return None for a batch without any usable sample."""
         if self.is_ahead:
             return None
+        if self.samples_ahead is None:
+            return self._samples_of(batch)
+        if (samples := self._samples_of(batch)) is None:
+            self.samples_ahead = None  # The model's inputs count from now on.
+            return None
+        samples, self.samples_ahead = self.samples_ahead, samples
+        return samples
+
+    def _samples_of(self, batch: Any) -> int | None:
         if batch is None:
             return 0
         drawn = self._drawn
@@ -141,7 +154,8 @@ class LoaderPass:
             is_counted = drawn in (None, samples_of(batch, axis)) and not self._may_be_one_sample(batch)
             self.axis = axis if is_counted else _NO_AXIS
         if drawn is not None:
-            self.drawn_last = self._drawn_last
+            if self.samples_ahead is None:
+                self.drawn_last = self._drawn_last
             return drawn
         return None if self.axis == _NO_AXIS else samples_of(batch, self.axis)
 

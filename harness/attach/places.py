@@ -29,6 +29,16 @@ def place_in_script() -> Place:
     return tuple(calls)
 
 
+def opens_ahead() -> bool:
+    """Return whether Accelerate calls, whose loaders read a batch before they return the one before it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_qualname != "DataLoaderShard.__iter__":
+        return False
+    return frame.f_globals.get("__name__") == "accelerate.data_loader"
+
+
 def is_after(place: Place, other: Place) -> bool:
     """Return whether `place` comes after `other` in the innermost function that leads to them by different
     calls; False without one."""

@@ -148,7 +148,9 @@ class StepSizes:
         if any(self.early):
             early, loaded = self.early, loaded or 0
             may_be_ahead = self._feeding.may_load_ahead
-            samples = samples_of_first_step(early, loaded, called or 0) if may_be_ahead else early[0] + loaded
+            samples = (
+                samples_of_first_step(early, loaded, called or 0) if may_be_ahead else sum(early) + loaded
+            )
             self.early = ()
         self.carried, self.newest, self._prefers_inputs = self.newest or 0, None, False
         self.leader = self.inputs = self._rows = self._samples = self._tokens = None
