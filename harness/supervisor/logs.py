@@ -57,6 +57,9 @@ class LogFacts(NamedTuple):
     logged_steps: int = 0
     # The totals up to the newest step.
     totals: LogTotals | None = None
+    # The newest time in the log, of a step or a sample of the host, which go on within a long step. Only of a
+    # run without a recorded end.
+    last_t_ns: int | None = None
 
     @property
     def last_step(self) -> int | None:
@@ -131,10 +134,10 @@ def read_log(path: Path, before: LogFacts | None = None) -> LogFacts:
     try:
         # At different moments the steps that the totals lack would be taken for missing ones, also later.
         with LogReader(path, total_limit_s=_LIMIT_S) as reader, reader.at_one_moment():
-            extent, recent = reader.extent(), reader.recent_steps(RECENT_STEPS)
+            run, extent, recent = reader.run(), reader.extent(), reader.recent_steps(RECENT_STEPS)
             totals = _totals(reader, extent, before)
             return LogFacts(
-                reader.run(),
+                run,
                 extent.steps,
                 recent[-1] if recent else None,
                 newest_reading(recent),
@@ -143,11 +146,17 @@ def read_log(path: Path, before: LogFacts | None = None) -> LogFacts:
                 None,
                 *_logged(reader, extent, totals),
                 totals,
+                None if run.ended_unix_ns is not None else _last_t_ns(reader, recent),
             )
     except LogMissingError:
         return LogFacts()
     except LogError as error:
         return LogFacts(problem=str(error))
+
+
+def _last_t_ns(reader: LogReader, recent: Sequence[StepRow]) -> int | None:
+    newest = [*recent[-1:], reader.latest_host_sample()]
+    return max((row.t_ns for row in newest if row is not None), default=None)
 
 
 def _totals(reader: LogReader, extent: StepExtent, before: LogFacts | None) -> LogTotals | None:

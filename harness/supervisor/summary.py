@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,16 +127,19 @@ def summarize_run(folder: RunFolder, inspection: RunInspection) -> RunSummary:
     )
 
 
-@lru_cache(maxsize=1024)
 def _ended_unix_ns(folder: RunFolder, inspection: RunInspection) -> int | None:
-    """Return the end of the run: from its log, else its recorded exit, else the log's last write."""
+    """Return the end of the run: as recorded in its log, else its recorded exit, else the newest time in its
+    log, else its last heartbeat. The log's file has none: SQLite may write to it when it is read."""
     if not inspection.status.state.is_over:
         return None
-    if inspection.log.run is not None and inspection.log.run.ended_unix_ns is not None:
-        return inspection.log.run.ended_unix_ns
+    run, last_t_ns = inspection.log.run, inspection.log.last_t_ns
+    if run is not None and run.ended_unix_ns is not None:
+        return run.ended_unix_ns
     if inspection.exit is not None:
         return inspection.exit.observed_unix_ns
+    if run is not None and last_t_ns is not None:
+        return run.started_unix_ns + last_t_ns
     try:
-        return folder.log.stat().st_mtime_ns
+        return folder.alive.stat().st_mtime_ns
     except OSError:
         return None

@@ -109,8 +109,8 @@ def test_a_deleted_run_is_no_longer_listed(home: Home) -> None:
         b"",
         b"\xff\xfe",
         b"stepscope run index 0\n",
-        b"stepscope run index 1\n[1, 2]\nnull\n{}\n" + b"[" * 100_000,
-        b'stepscope run index 1\n["NAME", [], ["NAME"]]\n',
+        b"stepscope run index 2\n[1, 2]\nnull\n{}\n" + b"[" * 100_000,
+        b'stepscope run index 2\n["NAME", [], ["NAME"]]\n',
     ],
 )
 def test_a_damaged_index_is_written_anew(content: bytes, home: Home) -> None:
