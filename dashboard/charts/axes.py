@@ -7,6 +7,8 @@ import numpy as np
 
 from dashboard.buckets import Array
 
+# Of the ticks of an axis: plotly.js would write 30,000 as 30k.
+WHOLE_NUMBERS: Mapping[str, Any] = {"exponentformat": "none", "separatethousands": True}
 FONT = "'Source Sans', 'Source Sans Pro', sans-serif"
 _FEW_STEPS = 6
 CONFIG: Mapping[str, Any] = {
@@ -109,6 +111,7 @@ def x_axis() -> dict[str, Any]:
         "spikedash": "solid",
         "spikecolor": "@marker",
         "spikesnap": "hovered data",
+        **WHOLE_NUMBERS,
     }
 
 
@@ -125,6 +128,7 @@ def y_axis(title: str, domain: tuple[float, float], ticks: int = 4) -> dict[str,
         "rangemode": "tozero",
         "fixedrange": True,
         "anchor": "x",
+        **WHOLE_NUMBERS,
     }
 
 

@@ -10,7 +10,7 @@ from dashboard.buckets import EMPTY, Array, BucketTable, joined, of_steps
 from dashboard.charts import phases
 from dashboard.charts.axes import frame, line, memory_unit, value_axis, y_axis
 from dashboard.charts.common_axis import TITLES, common_axis
-from dashboard.charts.panel import panel, panel_axis, time_axis
+from dashboard.charts.panel import panel, panel_axis
 from dashboard.charts.theme import RUNS
 from harness import words
 from harness.analysis.compare.curves import CurveAxis, align, positions, step_time_bins
@@ -133,7 +133,7 @@ def distribution(runs: Sequence[Compared]) -> dict[str, Any] | None:
         **_plain(runs, "spread"),
         "hovermode": "x unified",
         "showlegend": len(runs) > 1,
-        "xaxis": time_axis("step time, ms")
+        "xaxis": panel_axis("step time, ms")
         | {"hoverformat": ",.5~r", "unifiedhovertitle": {"text": "%{x} ms"}},
         "yaxis": panel_axis("share of steps, %") | {"rangemode": "tozero", "fixedrange": True, "nticks": 5},
     }

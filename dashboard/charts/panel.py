@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dashboard.charts.axes import CONFIG
+from dashboard.charts.axes import CONFIG, WHOLE_NUMBERS
 
 
 def panel_axis(title: str) -> dict[str, Any]:
@@ -14,12 +14,8 @@ def panel_axis(title: str) -> dict[str, Any]:
         "gridcolor": "@grid",
         "linecolor": "@axis",
         "zeroline": False,
+        **WHOLE_NUMBERS,
     }
-
-
-def time_axis(title: str) -> dict[str, Any]:
-    """Return an axis of milliseconds: plotly.js would write 30,005 of them as 30.005k."""
-    return panel_axis(title) | {"exponentformat": "none", "separatethousands": True}
 
 
 def panel(data: Sequence[Any], layout: dict[str, Any], label: str, height: int) -> dict[str, Any]:

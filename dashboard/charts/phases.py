@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dashboard.charts.axes import frame, note
-from dashboard.charts.panel import panel, panel_axis, time_axis
+from dashboard.charts.panel import panel, panel_axis
 from harness import words
 from harness.analysis.timing.phases import ClockTimes, Spread, StepPart, part_label
 
@@ -39,7 +39,7 @@ def stacked(bars: Sequence[ClockBar], revision: str) -> dict[str, Any]:
         "barmode": "stack",
         "bargap": 0.34,
         "hovermode": "closest",
-        "xaxis": time_axis("mean time per step, ms")
+        "xaxis": panel_axis("mean time per step, ms")
         | {"range": [0, 1.02 * longest / _MS], "fixedrange": True},
         "yaxis": panel_axis("") | {"autorange": "reversed", "fixedrange": True, "type": "category"},
     }
@@ -111,7 +111,7 @@ def distribution(steps_ns: Sequence[int], step: Spread, revision: str) -> dict[s
         "showlegend": False,
         "hovermode": "closest",
         "margin": {"l": 58, "r": 16, "t": 40, "b": 40},
-        "xaxis": time_axis("step time, ms") | {"fixedrange": True},
+        "xaxis": panel_axis("step time, ms") | {"fixedrange": True},
         "yaxis": panel_axis("steps") | {"rangemode": "tozero", "fixedrange": True, **_whole(numbers.max())},
         "shapes": [_line(value / _MS) for _, value in marks],
         "annotations": _labels(marks, low, high),

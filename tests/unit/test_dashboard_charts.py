@@ -211,6 +211,14 @@ def test_the_steps_stay_below_the_panels_where_the_lowest_one_has_no_data() -> N
     assert (axis["anchor"], axis["position"]) == ("free", 0)
 
 
+def test_an_axis_writes_30_000_steps_or_milliseconds_in_full() -> None:
+    steps = a_frame(step_ns=30e9)
+    for figure in (live.figure(a_live(steps)), compare.figure([a_compared("a", steps)])):
+        for name in ("xaxis", "yaxis", "yaxis2"):
+            axis = figure["layout"][name]
+            assert (axis["exponentformat"], axis["separatethousands"]) == ("none", True)
+
+
 @pytest.mark.parametrize(("count", "ticks"), [(3, 1), (100, None)])
 def test_between_two_of_a_few_steps_there_is_no_tick(count: int, ticks: int | None) -> None:
     assert live.figure(a_live(a_frame(count)))["layout"]["xaxis"].get("dtick") == ticks
