@@ -69,7 +69,7 @@ def _figures(run: RunEntry, now_unix_ns: int) -> dict[str, str]:
         "Peak": words.size(run.peak_allocated_bytes),
         "Loss": words.figure(run.loss),
         "Started": words.moment(run.started_unix_ns or run.created_unix_ns),
-        "Duration": words.span(None if lasted_ns is None else lasted_ns / 1e9),
+        "Duration": words.duration(lasted_ns),
     }
 
 

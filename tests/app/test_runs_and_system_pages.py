@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from dashboard.data.doctor import DoctorRun
 from dashboard.data.runs import supervisor
-from dashboard.view_models.runs import column_widths
+from dashboard.view_models.runs import column_widths, table_rows
 from dashboard.views import run_actions
 from harness.demo.scenarios import SCENARIOS
 from harness.device.doctor.report import from_json
@@ -20,6 +20,7 @@ from harness.store.home import Home
 from harness.store.labels import Labels, change_tags, read_labels, set_note
 from tests.app.conftest import FakeDoctorRun, Open, Write, texts
 from tests.app.live_factories import live_run
+from tests.entry_factories import an_entry
 from tests.many_runs import write_many
 
 
@@ -38,6 +39,12 @@ def test_a_column_is_as_wide_as_the_longest_of_its_cells() -> None:
     narrow, wide = column_widths(rows[:-1]), column_widths(rows)
     assert wide["Duration"] > narrow["Duration"]
     assert wide["Duration"] > wide["Steps"] > 0
+
+
+def test_a_run_of_some_milliseconds_does_not_last_0_s() -> None:
+    run = an_entry("a")._replace(started_unix_ns=10**18, ended_unix_ns=10**18 + 45_000_000)
+    (row,) = table_rows([run], now_unix_ns=2 * 10**18)
+    assert row["Duration"] == "45.0 ms"
 
 
 def test_what_was_not_measured_reads_n_a(demo: Write, open_page: Open) -> None:
