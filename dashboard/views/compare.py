@@ -17,6 +17,8 @@ from harness.analysis.compare.curves import CurveAxis
 from harness.analysis.compare.facts import FIGURES
 from harness.analysis.compare.pairs import RunPair, common_figures, compare_pair, settings_that_differ
 from harness.errors import StepscopeError
+from harness.supervisor.comparing import FINAL_STEPS
+from harness.supervisor.logs import RECENT_STEPS
 
 MOST_RUNS = 8
 _AXES = {CurveAxis.STEP: "step", CurveAxis.TIME: "time", CurveAxis.SAMPLES: "samples"}
@@ -128,6 +130,10 @@ def _figures(runs: Sequence[Compared], pairs: Sequence[RunPair]) -> None:
         rows.append(row)
     st.markdown("**Figures**")
     table(rows, alt="Figures of each run, with the change against the first and its 95 % interval.")
+    st.caption(
+        "Step times and rates are of all steady-state steps; the list of runs has those of the last "
+        f"{RECENT_STEPS}. The final loss is the mean of the last {FINAL_STEPS} steps."
+    )
     for run in runs:
         if run.facts.change_note is not None:
             st.caption(plain(run.facts.change_note))

@@ -23,6 +23,7 @@ from harness import words
 from harness.errors import StepscopeError
 from harness.records.entry import RunEntry
 from harness.records.run import RunState
+from harness.supervisor.logs import RECENT_STEPS
 
 _REFRESH_S = 5.0
 # The rows that the browser gets.
@@ -30,6 +31,7 @@ _ROWS_PER_PAGE = 50
 # Of which so many are visible at once.
 _VISIBLE_ROWS, _TABLE_PX = 14, 528
 _TAGS_PX = 130
+_MOST_NAME_PX = 200
 _MOST_PROBLEMS = 5
 _NUMBERS = ("Steps", "Step time", "Throughput", "Peak", "Loss", "Duration")
 
@@ -116,13 +118,17 @@ def _table(shown: Sequence[RunEntry]) -> list[RunEntry]:
         selection_mode="multi-row",
         column_config={
             **{name: st.column_config.TextColumn(width=px) for name, px in widths.items()},
-            "Name": st.column_config.TextColumn(width="medium"),
+            "Name": st.column_config.TextColumn(width=min(widths["Name"], _MOST_NAME_PX)),
             "Tags": st.column_config.TextColumn(width=_TAGS_PX),
             "Note": st.column_config.TextColumn(width="medium"),
             "Status": st.column_config.TextColumn(width="large"),
             **{name: st.column_config.TextColumn(alignment="right", width=widths[name]) for name in _NUMBERS},
         },
         alt="A page of the runs. Select one to open it, several to compare them.",
+    )
+    st.caption(
+        f"Step time (the median) and throughput are of the last {RECENT_STEPS} steps, without those of the "
+        "warm-up; the loss is that of the last step. Compare has the figures of whole runs."
     )
     return [shown[at] for at in event["selection"]["rows"] if at < len(shown)]
 

@@ -47,6 +47,14 @@ def test_a_run_of_some_milliseconds_does_not_last_0_s() -> None:
     assert row["Duration"] == "45.0 ms"
 
 
+def test_the_list_and_the_comparison_say_which_steps_their_figures_are_of(
+    demo: Write, open_page: Open
+) -> None:
+    runs = [demo("steady", 100).run_id, demo("slow-loader", 100).run_id]
+    assert "last 50 steps" in texts(open_page("runs"))
+    assert "of all steady-state steps" in texts(open_page("compare", runs=",".join(runs)))
+
+
 def test_what_was_not_measured_reads_n_a(demo: Write, open_page: Open) -> None:
     demo("empty")
     row = open_page("runs").dataframe[0].value.iloc[0]
