@@ -23,9 +23,11 @@ def setting_input(
     reason: str | None = None,
     on_change: Callable[..., None] | None = None,
     args: tuple[Any, ...] = (),
+    *,
+    is_in_address: bool = False,
 ) -> None:
     """Draw the widget of one setting under `key` with the initial `value`; a `reason` disables it and becomes
-    its tooltip.
+    its tooltip. With `is_in_address` another value is put into the address of the page.
 
     The value is the widget's default and not put into the session state: a widget in a closed popover is
     drawn when the popover opens, and would then report its default as if a person had chosen it.
@@ -37,6 +39,7 @@ def setting_input(
         "disabled": reason is not None,
         "on_change": on_change,
         "args": args,
+        "bind": "query-params" if is_in_address else None,
     }
     if spec.kind is ValueKind.BOOL:
         st.toggle(label, bool(value), **more)

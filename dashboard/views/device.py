@@ -10,17 +10,24 @@ from harness.settings.spec import SPECS
 _POLL_S = 0.5
 
 
-def device_selection() -> None:
-    """Draw the selection; its value is the widget `state.new_key("device")`."""
+def device_selection(*, is_in_address: bool = False) -> None:
+    """Draw the selection; its value is the widget `state.new_key("device")`. With `is_in_address` another
+    device than "auto" is put into the address of the page."""
     doctor = doctor_run()
     options = {"auto": "auto: the first GPU, else the CPU"}
     if doctor.report is not None:
         for device in doctor.report.devices:
             options[device.facts.torch_name] = f"{device.facts.torch_name} · {device_words(device.facts)}"
     key = state.new_key("device")
-    state.set_widget_value(key, state.widget_value(key) if state.widget_value(key) in options else "auto")
+    if state.widget_value(key) not in (None, *options):
+        state.set_widget_value(key, "auto")
     st.selectbox(
-        "Device", list(options), key=key, format_func=options.__getitem__, help=plain(SPECS["device"].help)
+        "Device",
+        list(options),
+        key=key,
+        format_func=options.__getitem__,
+        help=plain(SPECS["device"].help),
+        bind="query-params" if is_in_address else None,
     )
     if not doctor.is_done:
         st.fragment(_wait_for_machine, run_every=_POLL_S)()

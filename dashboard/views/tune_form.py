@@ -1,4 +1,7 @@
-"""The form of a tune. An expander has the settings to compare, the device and the baseline."""
+"""The form of a tune. An expander has the settings to compare, the device and the baseline.
+
+What differs from the defaults is in the address, so that it stays when the page is loaded again.
+"""
 
 from typing import NamedTuple
 
@@ -58,13 +61,26 @@ def _head() -> _Choices:
         names = list(models)
         default = names.index(str(SPECS["model"].default))
         key = st.selectbox(
-            "Model", names, default, key="tune_model", format_func=lambda name: models[name].title
+            "Model",
+            names,
+            default,
+            key="tune_model",
+            format_func=lambda name: models[name].title,
+            bind="query-params",
         )
     with size_column:
         titles = {preset.name: preset.title for preset in models[key].presets}
-        preset = st.selectbox("Size", list(titles), key=f"tune_size_{key}", format_func=titles.__getitem__)
+        preset = st.selectbox(
+            "Size",
+            list(titles),
+            key=f"tune_size_{key}",
+            format_func=titles.__getitem__,
+            bind="query-params",
+        )
     with goal_column:
-        goal = st.selectbox("Improve", list(_GOALS), key="tune_goal", format_func=_GOALS.__getitem__)
+        goal = st.selectbox(
+            "Improve", list(_GOALS), key="tune_goal", format_func=_GOALS.__getitem__, bind="query-params"
+        )
     with budget_column:
         budget_s = st.selectbox(
             "Time",
@@ -72,6 +88,7 @@ def _head() -> _Choices:
             _BUDGETS_S.index(_DEFAULT_BUDGET_S),
             key="tune_budget",
             format_func=lambda seconds: f"{seconds // 60} min",
+            bind="query-params",
         )
     return _Choices(models[key], preset, Goal(goal), budget_s)
 
@@ -80,7 +97,7 @@ def _more(base: Base) -> tuple[list[str], DeviceFacts | None]:
     """Draw the rest; return the settings to compare, none for all, and the facts of the device."""
     left, right = st.columns(2)
     with right:
-        device_selection()
+        device_selection(is_in_address=True)
     facts = new_run.facts_of(str(state.widget_value(state.new_key("device"))))
     with left:
         selected = st.multiselect(
@@ -89,6 +106,7 @@ def _more(base: Base) -> tuple[list[str], DeviceFacts | None]:
             key=f"tune_selected_{base.model.key}",
             format_func=_label,
             placeholder="All",
+            bind="query-params",
             help="Each one by itself, then those that are better together. Fewer settings take less time.",
         )
     changed = st.multiselect(
@@ -97,6 +115,7 @@ def _more(base: Base) -> tuple[list[str], DeviceFacts | None]:
         key=f"tune_baseline_{base.model.key}",
         format_func=_label,
         placeholder="The defaults of the model and its size",
+        bind="query-params",
         help="The settings that all others are compared with. Select one to change its value.",
     )
     columns = st.columns(3, gap="medium")
@@ -119,13 +138,18 @@ def _is_of_baseline(name: str, base: Base, facts: DeviceFacts | None) -> bool:
 
 def _baseline_input(name: str, base: Base) -> None:
     if name != "data":
-        setting_input(SPECS[name], base.key(name), base.values[name])
+        setting_input(SPECS[name], base.key(name), base.values[name], is_in_address=True)
         return
     titles = {source.key: source.title for source in own_models.sources(base.model)}
-    key = base.key(name)
-    if state.widget_value(key) not in titles:
-        state.set_widget_value(key, base.values[name] or next(iter(titles)))
-    st.selectbox(SPECS[name].label, list(titles), key=key, format_func=titles.__getitem__)
+    options = list(titles)
+    st.selectbox(
+        SPECS[name].label,
+        options,
+        options.index(base.values[name]) if base.values[name] in options else 0,
+        key=base.key(name),
+        format_func=titles.__getitem__,
+        bind="query-params",
+    )
 
 
 @to_the_end

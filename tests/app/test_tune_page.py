@@ -50,6 +50,24 @@ def test_the_sizes_of_a_model_are_named_as_in_a_new_run(open_page: Open) -> None
     assert (size.options, size.value) == (["Laptop", "Workstation", "H200"], "laptop")
 
 
+def test_the_form_has_the_values_of_its_address(open_page: Open) -> None:
+    app = open_page(
+        "tune",
+        tune_model="LSTM",
+        tune_size_lstm="Workstation",
+        tune_goal="peak memory",
+        tune_budget="30 min",
+        tune_selected_lstm="Mixed precision (AMP)",
+        tune_baseline_lstm="Batch size",
+        new_batch_size_lstm_workstation="24",
+    )
+    assert not app.exception
+    keys = ("tune_model", "tune_size_lstm", "tune_goal", "tune_budget")
+    assert [app.selectbox(key=key).value for key in keys] == ["lstm", "workstation", "memory", 1800]
+    assert app.multiselect(key="tune_selected_lstm").value == ["amp"]
+    assert app.number_input(key="new_batch_size_lstm_workstation").value == 24
+
+
 def test_a_completed_tune_shows_ranking_winner_and_snippet(open_page: Open) -> None:
     stored(DONE)
     app = open_page("tune")
