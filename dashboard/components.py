@@ -1,10 +1,11 @@
 """Page elements used by two or more views. Names of runs are text and never interpreted as markup."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any, Literal, NamedTuple
 
+import pandas as pd
 import streamlit as st
 
 from dashboard import state
@@ -17,13 +18,8 @@ from harness.records.run import DeviceFacts, DeviceKind, RunState
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$&^=])")
 _SHORTCODE = re.compile(r":(?=\S)")
 
-# Of a column in MiB, by sprintf-js: with decimals, what has some KiB would be 0.00.
-MIB_FORMAT = "%.4g"
-# Of a column of whole numbers. In the browser's own format 1,200 steps would read "1.200" in some languages,
-# beside the decimal points of all other columns.
-COUNT_FORMAT = "%d"
-# Of percentages and of changes in percent. Streamlit's "percent" follows the language of the browser too.
-PERCENT_FORMAT, CHANGE_FORMAT = "%.1f %%", "%+.1f %%"
+# Of a column with a bar, by sprintf-js. Streamlit's "percent" follows the language of the browser.
+PERCENT_FORMAT = "%.1f %%"
 
 _BADGES: dict[RunState, tuple[str, str]] = {
     RunState.LAUNCHING: ("blue", ":material/hourglass_top:"),
@@ -64,7 +60,7 @@ def table(
     rows: "Sequence[Mapping[str, Any] | NamedTuple]",
     *,
     alt: str,
-    columns: Mapping[str, Any] | None = None,
+    columns: "Mapping[str, Any | NumberColumn] | None" = None,
     **options: Any,
 ) -> Any:
     """Draw `rows` as a table, without columns that have no value.
@@ -74,14 +70,62 @@ def table(
     """
     lines = [row if isinstance(row, Mapping) else row._asdict() for row in rows]
     names = [name for name in (lines[0] if lines else ()) if any(line[name] is not None for line in lines)]
+    chosen = {name: column for name, column in (columns or {}).items() if name in names}
+    texts = {name: column.text for name, column in chosen.items() if isinstance(column, NumberColumn)}
+    data: Any = {name: [line[name] for line in lines] for name in names}
+    if texts:
+        data = pd.DataFrame(data).style.format(texts, na_rep=words.NOT_AVAILABLE)
     return st.dataframe(
-        {name: [line[name] for line in lines] for name in names},
+        data,
         hide_index=True,
         placeholder=words.NOT_AVAILABLE,
-        column_config={name: config for name, config in (columns or {}).items() if name in names},
+        column_config={
+            name: column.config if isinstance(column, NumberColumn) else column
+            for name, column in chosen.items()
+        },
         alt=alt,
         **options,
     )
+
+
+class NumberColumn(NamedTuple):
+    """A column of numbers, which the browser sorts as numbers and shows as `text` writes them. Its own
+    formats choose no unit by the size of a value, and 1,200 would read "1.200" in some languages."""
+
+    config: Any
+    text: Callable[[float], str]
+
+
+def size_column(label: str, about: str | None = None) -> NumberColumn:
+    """Return a column of bytes, each in a unit of its own."""
+    return _number_column(label, words.size, about)
+
+
+def size_change_column(label: str, about: str | None = None) -> NumberColumn:
+    """Return a column of differences in bytes."""
+    return _number_column(label, lambda change: f"{'+' if change > 0 else ''}{words.size(change)}", about)
+
+
+def count_column(label: str, about: str | None = None, width: Literal["small"] | None = None) -> NumberColumn:
+    """Return a column of whole numbers."""
+    return _number_column(label, words.count, about, width)
+
+
+def decimal_column(label: str, decimals: int, about: str | None = None, sign: str = "") -> NumberColumn:
+    """Return a column of numbers with so many decimals, in the unit that `label` names; with `sign` "+" also
+    positive ones have a sign."""
+    return _number_column(label, lambda value: f"{value:{sign},.{decimals}f}".replace("-", "−"), about)
+
+
+def percent_column(label: str, about: str | None = None, sign: str = "") -> NumberColumn:
+    """Return a column of percentages; with `sign` "+" also positive ones have a sign."""
+    return _number_column(label, lambda value: f"{value:{sign},.1f} %".replace("-", "−"), about)
+
+
+def _number_column(
+    label: str, text: Callable[[float], str], about: str | None, width: Literal["small"] | None = None
+) -> NumberColumn:
+    return NumberColumn(st.column_config.NumberColumn(label, help=about, width=width), text)
 
 
 def read_only_badge() -> None:

@@ -1,4 +1,4 @@
-"""Tables of live allocations: lines of a snapshot, of the comparison of two, and of an OOM report, in MiB."""
+"""Tables of live allocations: lines of a snapshot, of the comparison of two, and of an OOM report."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,16 +8,14 @@ from harness.analysis.memory.snapshots import SiteChange
 from harness.analysis.oom.report import OomFacts
 from harness.records.memory import AllocationRow, SnapshotRow
 
-_MIB = 2.0**20
-
 
 class AllocationLine(NamedTuple):
     """Live memory of one allocation site. `share_pct` is of all allocated memory."""
 
-    held_mib: float
+    held_bytes: int
     share_pct: float | None
     blocks: int
-    grew_mib: float | None
+    retained_bytes: int | None
     category: str
     module: str
     site: str
@@ -26,9 +24,9 @@ class AllocationLine(NamedTuple):
 class SiteChangeLine(NamedTuple):
     """One allocation site with different memory in two snapshots."""
 
-    change_mib: float
-    before_mib: float
-    after_mib: float
+    change_bytes: int
+    before_bytes: int
+    after_bytes: int
     blocks: int
     what: str
     category: str
@@ -39,10 +37,10 @@ class SiteChangeLine(NamedTuple):
 def allocation_line(row: AllocationRow, allocated_bytes: int | None) -> AllocationLine:
     """Convert a row of a snapshot."""
     return AllocationLine(
-        held_mib=row.held_bytes / _MIB,
+        held_bytes=row.held_bytes,
         share_pct=100 * row.held_bytes / allocated_bytes if allocated_bytes else None,
         blocks=row.blocks,
-        grew_mib=None if row.grown_bytes is None else row.grown_bytes / _MIB,
+        retained_bytes=row.grown_bytes,
         category=row.category,
         module=row.module or "",
         site=row.site,
@@ -52,9 +50,9 @@ def allocation_line(row: AllocationRow, allocated_bytes: int | None) -> Allocati
 def change_line(change: SiteChange) -> SiteChangeLine:
     """Convert a row of a comparison."""
     return SiteChangeLine(
-        change_mib=change.grown_bytes / _MIB,
-        before_mib=change.before_bytes / _MIB,
-        after_mib=change.after_bytes / _MIB,
+        change_bytes=change.grown_bytes,
+        before_bytes=change.before_bytes,
+        after_bytes=change.after_bytes,
         blocks=change.grown_blocks,
         what=change.kind.value,
         category=change.category,
@@ -93,7 +91,7 @@ def cost(row: SnapshotRow) -> str:
 class OomAllocationLine(NamedTuple):
     """Live memory of one kind or site at an OOM; `blocks` is None where allocations were not recorded."""
 
-    held_mib: float
+    held_bytes: int
     what: str
     where: str
     blocks: int | None
@@ -104,25 +102,25 @@ class StepLine(NamedTuple):
 
     step: int
     step_ms: float
-    allocated_mib: float | None
-    peak_mib: float | None
-    reserved_mib: float | None
+    allocated_bytes: int | None
+    peak_bytes: int | None
+    reserved_bytes: int | None
 
 
 def oom_lines(facts: OomFacts) -> list[OomAllocationLine]:
     """Return the live memory at an OOM: by variable, by kind and module, then by allocation site."""
     lines = [
         OomAllocationLine(
-            one.held_bytes / _MIB,
+            one.held_bytes,
             f"part of {one.category}" if facts.is_part(one) else one.category,
             one.module or "",
             None,
         )
         for one in facts.holders
     ]
-    lines += [OomAllocationLine(one.held_bytes / _MIB, one.site, "", one.blocks) for one in facts.sites]
+    lines += [OomAllocationLine(one.held_bytes, one.site, "", one.blocks) for one in facts.sites]
     variables = [
-        OomAllocationLine(one.held_bytes / _MIB, f"variable {one.name}", one.site, one.blocks)
+        OomAllocationLine(one.held_bytes, f"variable {one.name}", one.site, one.blocks)
         for one in facts.variables
     ]
     return variables + lines
@@ -131,16 +129,6 @@ def oom_lines(facts: OomFacts) -> list[OomAllocationLine]:
 def step_lines(facts: OomFacts) -> list[StepLine]:
     """Return the steps before the OOM, the newest first."""
     return [
-        StepLine(
-            row.step,
-            row.step_ns / 1e6,
-            _mib(row.allocated_bytes),
-            _mib(row.peak_bytes),
-            _mib(row.reserved_bytes),
-        )
+        StepLine(row.step, row.step_ns / 1e6, row.allocated_bytes, row.peak_bytes, row.reserved_bytes)
         for row in reversed(facts.steps)
     ]
-
-
-def _mib(size: int | None) -> float | None:
-    return None if size is None else size / _MIB

@@ -9,8 +9,6 @@ from dashboard.charts.theme import LIGHT, RUNS
 from harness import words
 from harness.records.memory import ModuleMemoryRow
 
-MIB = 2.0**20
-
 
 class MemoryKind(StrEnum):
     """A kind of memory of a module, or their sum."""
@@ -31,15 +29,15 @@ _OF: Mapping[MemoryKind, Callable[[ModuleMemoryRow], int | None]] = {
 
 
 class ModuleLine(NamedTuple):
-    """One module in the table; sizes in MiB, None where unknown."""
+    """One module in the table; sizes in bytes, None where unknown."""
 
     module: str
     kind: str
-    parameters: float | None
-    gradients: float | None
-    optimizer: float | None
-    activations: float | None
-    together: float
+    parameters: int | None
+    gradients: int | None
+    optimizer: int | None
+    activations: int | None
+    together: int
 
 
 def size_of(row: ModuleMemoryRow, part: MemoryKind) -> int | None:
@@ -60,19 +58,15 @@ def table_lines(rows: Sequence[ModuleMemoryRow]) -> list[ModuleLine]:
         ModuleLine(
             row.module or "(the model itself)",
             row.kind,
-            _mib(size_of(row, MemoryKind.PARAMETERS)),
-            _mib(size_of(row, MemoryKind.GRADIENTS)),
-            _mib(size_of(row, MemoryKind.OPTIMIZER)),
-            _mib(size_of(row, MemoryKind.ACTIVATIONS)),
-            _mib(size_of(row, MemoryKind.ALL)) or 0.0,
+            size_of(row, MemoryKind.PARAMETERS),
+            size_of(row, MemoryKind.GRADIENTS),
+            size_of(row, MemoryKind.OPTIMIZER),
+            size_of(row, MemoryKind.ACTIVATIONS),
+            size_of(row, MemoryKind.ALL) or 0,
         )
         for row in rows
     ]
     return sorted((line for line in lines if line.together), key=lambda line: -line.together)
-
-
-def _mib(size: int | None) -> float | None:
-    return None if size is None else size / MIB
 
 
 def icicle(rows: Sequence[ModuleMemoryRow], part: MemoryKind) -> dict[str, Any]:

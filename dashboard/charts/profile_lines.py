@@ -9,7 +9,6 @@ from harness.analysis.profiles import ProfileComparison, ProfilePart, own_ns
 from harness.records.profile import ProfileOpRow, ProfileRow
 
 _MS = 1e6
-_MIB = 2.0**20
 # Separates the kind of work from the name in a part's key.
 _SEPARATOR = "\n"
 
@@ -35,8 +34,8 @@ class OpLine(NamedTuple):
     self_cpu: float | None
     total_cpu: float | None
     calls: float
-    # Allocated minus freed, in MiB.
-    memory: float | None
+    # Allocated minus freed.
+    memory_bytes: float | None
 
 
 class WorkChangeLine(NamedTuple):
@@ -122,7 +121,7 @@ def _line(profile: ProfileRow, row: ProfileOpRow, total: int) -> OpLine:
         self_cpu=None if row.is_kernel else _ms(row.self_cpu_ns, steps),
         total_cpu=None if row.is_kernel else _ms(row.total_cpu_ns, steps),
         calls=row.calls / steps,
-        memory=None if row.self_bytes is None else row.self_bytes / steps / _MIB,
+        memory_bytes=None if row.self_bytes is None else row.self_bytes / steps,
     )
 
 

@@ -5,30 +5,20 @@ from collections.abc import Sequence
 import streamlit as st
 
 from dashboard.charts.modules import MemoryKind, ModuleLine, icicle, named_parts, table_lines
-from dashboard.components import MIB_FORMAT, plain, table
+from dashboard.components import plain, size_column, table
 from harness import words
 from harness.records.memory import ModuleMemoryRow, SnapshotRow
 
 _COLUMNS = {
     "module": st.column_config.TextColumn("Module", help="Its path in the model.", width="medium"),
     "kind": st.column_config.TextColumn("Kind", help="Its class."),
-    "parameters": st.column_config.NumberColumn(
-        "Parameters, MiB", format=MIB_FORMAT, help="Its own parameters and buffers, without its children's."
+    "parameters": size_column("Parameters", "Its own parameters and buffers, without its children's."),
+    "gradients": size_column("Gradients", "Gradients of its trained parameters at the time of the snapshot."),
+    "optimizer": size_column("Optimizer", "Optimizer state of its parameters."),
+    "activations": size_column(
+        "Activations", "Tensors saved by its forward pass for the backward pass, at their peak within a step."
     ),
-    "gradients": st.column_config.NumberColumn(
-        "Gradients, MiB",
-        format=MIB_FORMAT,
-        help="Gradients of its trained parameters at the time of the snapshot.",
-    ),
-    "optimizer": st.column_config.NumberColumn(
-        "Optimizer, MiB", format=MIB_FORMAT, help="Optimizer state of its parameters."
-    ),
-    "activations": st.column_config.NumberColumn(
-        "Activations, MiB",
-        format=MIB_FORMAT,
-        help="Tensors saved by its forward pass for the backward pass, at their peak within a step.",
-    ),
-    "together": st.column_config.NumberColumn("Total, MiB", format=MIB_FORMAT, help="Sum of the columns."),
+    "together": size_column("Total", "Sum of the columns."),
 }
 _PART = "module_part"
 

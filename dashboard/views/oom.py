@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from dashboard.charts import allocations
-from dashboard.components import COUNT_FORMAT, MIB_FORMAT, plain, table
+from dashboard.components import count_column, decimal_column, plain, size_column, table
 from dashboard.data.memory import OomEntry
 from harness import words
 from harness.analysis.oom import text as oom_text
@@ -14,42 +14,30 @@ from harness.analysis.oom.report import FailedRequest, OomFacts, OomReport
 from harness.records.run import DeviceKind
 
 _STEP_COLUMNS = {
-    "step": st.column_config.NumberColumn("Step", format=COUNT_FORMAT),
-    "step_ms": st.column_config.NumberColumn("Time, ms", format="%.1f", help="Step time."),
-    "allocated_mib": st.column_config.NumberColumn(
-        "Allocated, MiB", format="%.1f", help="In live tensors at the end of the step."
-    ),
-    "peak_mib": st.column_config.NumberColumn(
-        "Peak, MiB", format="%.1f", help="Highest allocated memory within the step."
-    ),
-    "reserved_mib": st.column_config.NumberColumn(
-        "Reserved, MiB", format="%.1f", help="Reserved by the allocator."
-    ),
+    "step": count_column("Step"),
+    "step_ms": decimal_column("Time, ms", 1, "Step time."),
+    "allocated_bytes": size_column("Allocated", "In live tensors at the end of the step."),
+    "peak_bytes": size_column("Peak", "Highest allocated memory within the step."),
+    "reserved_bytes": size_column("Reserved", "Reserved by the allocator."),
 }
 # On the CPU a step has the memory of the heap and of the process in these columns.
 _CPU_STEP_COLUMNS = _STEP_COLUMNS | {
-    "allocated_mib": st.column_config.NumberColumn(
-        "Allocated, MiB", format="%.1f", help="In use on the heap at the end of the step."
-    ),
-    "reserved_mib": st.column_config.NumberColumn(
-        "Process (RSS), MiB", format="%.1f", help="Resident memory of the training process."
-    ),
+    "allocated_bytes": size_column("Allocated", "In use on the heap at the end of the step."),
+    "reserved_bytes": size_column("Process (RSS)", "Resident memory of the training process."),
 }
 _LIVE_HELP = (
     "The largest when the allocation failed. The kinds add up to what was allocated; modules (“part of”), "
     "variables and allocation sites are contained in them."
 )
 _HOLDER_COLUMNS = {
-    "held_mib": st.column_config.NumberColumn(
-        "Size, MiB", format=MIB_FORMAT, help="When the allocation failed."
-    ),
+    "held_bytes": size_column("Size", "When the allocation failed."),
     "what": st.column_config.TextColumn(
         "Kind or site", help="A variable of the script, a kind of memory, or the allocation site."
     ),
     "where": st.column_config.TextColumn(
         "Module", help="The part of the model, or the frame of the variable."
     ),
-    "blocks": st.column_config.NumberColumn("Tensors", format=COUNT_FORMAT, help="Number of tensors."),
+    "blocks": count_column("Tensors", "Number of tensors."),
 }
 
 

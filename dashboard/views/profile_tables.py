@@ -8,7 +8,14 @@ import streamlit as st
 from dashboard import state
 from dashboard.charts import profile_lines
 from dashboard.charts.profile_lines import OpLine, WorkChangeLine, Works
-from dashboard.components import CHANGE_FORMAT, MIB_FORMAT, PERCENT_FORMAT, table
+from dashboard.components import (
+    PERCENT_FORMAT,
+    NumberColumn,
+    decimal_column,
+    percent_column,
+    size_column,
+    table,
+)
 from dashboard.data.profiles import Profile
 from harness import words
 from harness.analysis.profiles import by_module, compare
@@ -111,11 +118,11 @@ def _table(
     )
 
 
-def _time(label: str, help_text: str) -> Any:
-    return st.column_config.NumberColumn(label, format="%.3f", help=f"{help_text} Milliseconds per step.")
+def _time(label: str, help_text: str) -> NumberColumn:
+    return decimal_column(label, 3, f"{help_text} Milliseconds per step.")
 
 
-def _own(label: str) -> Any:
+def _own(label: str) -> NumberColumn:
     return _time(label, "Self time, without the operators it called.")
 
 
@@ -137,17 +144,11 @@ _COLUMNS = {
     "total_device": _time("Total device, ms", "On the device, with the operators it called."),
     "self_cpu": _time("Self CPU, ms", "On the CPU, without the operators it called."),
     "total_cpu": _time("Total CPU, ms", "On the CPU, with the operators it called."),
-    "calls": st.column_config.NumberColumn("Calls per step", format="%.4g"),
-    "memory": st.column_config.NumberColumn(
-        "Memory, MiB", format=MIB_FORMAT, help="Allocated minus freed by it, per step."
-    ),
+    "calls": NumberColumn(st.column_config.NumberColumn("Calls per step"), words.figure),
+    "memory_bytes": size_column("Memory", "Allocated minus freed by it, per step."),
 }
 _CHANGES = {
     **_NAMES,
-    "difference": st.column_config.NumberColumn(
-        "Difference, ms", format="%+.3f", help="Difference in time per step."
-    ),
-    "change_pct": st.column_config.NumberColumn(
-        "Change", format=CHANGE_FORMAT, help="Relative to the earlier profile."
-    ),
+    "difference": decimal_column("Difference, ms", 3, "Difference in time per step.", sign="+"),
+    "change_pct": percent_column("Change", "Relative to the earlier profile.", sign="+"),
 }

@@ -5,7 +5,7 @@ import streamlit as st
 from dashboard import canvas, state
 from dashboard.charts.phases import ClockBar, stacked
 from dashboard.charts.ranks import heat_map
-from dashboard.components import COUNT_FORMAT, plain, table
+from dashboard.components import count_column, decimal_column, plain, size_column, table
 from dashboard.data import ranks as rank_data
 from dashboard.data.ranks import RanksView
 from dashboard.data.runs import RunView
@@ -14,7 +14,6 @@ from harness.analysis.ranks.stragglers import LEAST_STEPS, NEWEST, RankCompariso
 
 _REFRESH_S = 2.0
 _MS = 1e6
-_MIB = 2.0**20
 
 _HELP = (
     "Ranks that average gradients end each backward pass together. A rank's own time is that of its step "
@@ -73,34 +72,24 @@ def _rows(ranks: RanksView) -> list[dict[str, object]]:
                 "step": None if own is None else own.step_ns / _MS,
                 "own": None if own is None else own.own_ns / _MS,
                 "waits": None if own is None else own.waiting_ns / _MS,
-                "peak": None
-                if own is None or own.peak_allocated_bytes is None
-                else own.peak_allocated_bytes / _MIB,
+                "peak": None if own is None else own.peak_allocated_bytes,
             }
         )
     return rows
 
 
 _COLUMNS = {
-    "rank": st.column_config.NumberColumn("Rank", format=COUNT_FORMAT, width="small"),
+    "rank": count_column("Rank", width="small"),
     "machine": st.column_config.TextColumn("Machine", width="small"),
     "state": st.column_config.TextColumn("State", width="medium"),
-    "step": st.column_config.NumberColumn(
-        "Step, ms", format="%.2f", help=f"Median of the newest {NEWEST} steps."
-    ),
-    "own": st.column_config.NumberColumn(
-        "Own time, ms",
-        format="%.2f",
-        help="Of a step without the wait at the end of its backward pass.",
-    ),
-    "waits": st.column_config.NumberColumn(
+    "step": decimal_column("Step, ms", 2, f"Median of the newest {NEWEST} steps."),
+    "own": decimal_column("Own time, ms", 2, "Of a step without the wait at the end of its backward pass."),
+    "waits": decimal_column(
         "Waits, ms",
-        format="%.2f",
-        help="For other ranks, in the backward pass: by which its wait is longer than the shortest one.",
+        2,
+        "For other ranks, in the backward pass: by which its wait is longer than the shortest one.",
     ),
-    "peak": st.column_config.NumberColumn(
-        "Peak, MiB", format="%.1f", help="Allocated; the highest of the compared steps."
-    ),
+    "peak": size_column("Peak", "Allocated; the highest of the compared steps."),
 }
 
 

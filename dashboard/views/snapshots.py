@@ -7,7 +7,15 @@ import streamlit as st
 
 from dashboard.charts import allocations
 from dashboard.commands import send_click
-from dashboard.components import COUNT_FORMAT, MIB_FORMAT, PERCENT_FORMAT, plain, table
+from dashboard.components import (
+    count_column,
+    decimal_column,
+    percent_column,
+    plain,
+    size_change_column,
+    size_column,
+    table,
+)
 from dashboard.controls import command_button, disabled_reason
 from dashboard.data import changes as change_data
 from dashboard.data import memory as memory_data
@@ -23,9 +31,7 @@ from harness.records.run import CommandKind
 # The newest requests among which the last one for a snapshot is searched.
 _MAX_REQUESTS = 40
 _PLACE = {
-    "blocks": st.column_config.NumberColumn(
-        "Blocks", format=COUNT_FORMAT, help="Allocated blocks, about one per tensor."
-    ),
+    "blocks": count_column("Blocks", "Allocated blocks, about one per tensor."),
     "category": st.column_config.TextColumn("Kind", help="Use of the memory."),
     "module": st.column_config.TextColumn("Module", help="The module that was executing at allocation."),
     "site": st.column_config.TextColumn(
@@ -33,34 +39,20 @@ _PLACE = {
     ),
 }
 _LIVE_COLUMNS = {
-    "held_mib": st.column_config.NumberColumn(
-        "Live, MiB", format=MIB_FORMAT, help="Live memory of this site."
-    ),
-    "share_pct": st.column_config.NumberColumn(
-        "Share", format=PERCENT_FORMAT, help="Share of allocated memory."
-    ),
-    "grew_mib": st.column_config.NumberColumn(
-        "Retained, MiB",
-        format=MIB_FORMAT,
-        help="Allocated during the recorded steps and not freed.",
-    ),
+    "held_bytes": size_column("Live", "Live memory of this site."),
+    "share_pct": percent_column("Share", "Share of allocated memory."),
+    "retained_bytes": size_column("Retained", "Allocated during the recorded steps and not freed."),
     **_PLACE,
 }
 _CHANGES = {
-    "change_mib": st.column_config.NumberColumn(
-        "Change, MiB", format="%+.4g", help="Difference of live memory."
-    ),
-    "before_mib": st.column_config.NumberColumn(
-        "Before, MiB", format=MIB_FORMAT, help="In the first snapshot."
-    ),
-    "after_mib": st.column_config.NumberColumn(
-        "After, MiB", format=MIB_FORMAT, help="In the second snapshot."
-    ),
+    "change_bytes": size_change_column("Change", "Difference of live memory."),
+    "before_bytes": size_column("Before", "In the first snapshot."),
+    "after_bytes": size_column("After", "In the second snapshot."),
     "what": st.column_config.TextColumn(
         "Status", help="A site cut from one of the lists appears as new or gone."
     ),
     **_PLACE,
-    "blocks": st.column_config.NumberColumn("Blocks", format="%+d", help="Difference in number of blocks."),
+    "blocks": decimal_column("Blocks", 0, "Difference in number of blocks.", sign="+"),
 }
 
 

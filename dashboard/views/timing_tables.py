@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from dashboard.components import CHANGE_FORMAT, COUNT_FORMAT, PERCENT_FORMAT, plain, table
+from dashboard.components import count_column, decimal_column, percent_column, plain, table
 from harness import words
 from harness.analysis.timing.phase_change import PhaseChange, PhaseComparison
 from harness.analysis.timing.phases import ClockTimes, StepPart, part_label
@@ -76,13 +76,8 @@ _PHASE_COLUMNS = {
     "clock": st.column_config.TextColumn(
         "Clock", help="Issue time: CPU time to issue work that the device executes later."
     ),
-    **{
-        name: st.column_config.NumberColumn(f"{name}, ms", format="%.3f")
-        for name in ("p50", "p95", "p99", "mean")
-    },
-    "share_pct": st.column_config.NumberColumn(
-        "Share", format=PERCENT_FORMAT, help="Of the total step time; on the device's clock with the gaps."
-    ),
+    **{name: decimal_column(f"{name}, ms", 3) for name in ("p50", "p95", "p99", "mean")},
+    "share_pct": percent_column("Share", "Of the total step time; on the device's clock with the gaps."),
 }
 
 
@@ -108,11 +103,11 @@ def slow_table(run: RunTiming) -> None:
 
 
 _SLOW_COLUMNS = {
-    "step": st.column_config.NumberColumn("Step", format=COUNT_FORMAT),
-    "took": st.column_config.NumberColumn("Time, ms", format="%.2f"),
-    "times": st.column_config.NumberColumn("× median", format="%.2f"),
+    "step": count_column("Step"),
+    "took": decimal_column("Time, ms", 2),
+    "times": decimal_column("× median", 2),
     "stands_out": st.column_config.TextColumn("Stands out", help="On the CPU's clock."),
-    "part": st.column_config.NumberColumn("Its time, ms", format="%.2f"),
+    "part": decimal_column("Its time, ms", 2),
     "happened": st.column_config.TextColumn("Events", width="medium"),
 }
 
@@ -138,9 +133,9 @@ def comparison(compared: PhaseComparison, before: str, after: str) -> None:
     ]
     columns = {
         "phase": st.column_config.TextColumn("Phase"),
-        "before": st.column_config.NumberColumn(f"{before}, ms", format="%.3f"),
-        "after": st.column_config.NumberColumn(f"{after}, ms", format="%.3f"),
-        "change_pct": st.column_config.NumberColumn("Observed change", format=CHANGE_FORMAT),
+        "before": decimal_column(f"{before}, ms", 3),
+        "after": decimal_column(f"{after}, ms", 3),
+        "change_pct": percent_column("Observed change", sign="+"),
     }
     table(rows, columns=columns, height="content", alt="Medians of two ranges and their difference.")
 

@@ -6,10 +6,12 @@ import re
 import sqlite3
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from dashboard.components import count_column, size_column, table
 from dashboard.data.memory import raw_snapshot
 from harness.analysis.oom.explain import explain
 from harness.analysis.oom.report import RecentStep, to_json
@@ -108,7 +110,7 @@ def _oom_report(device: DeviceKind) -> OomReportRow:
 
 @pytest.mark.parametrize(
     ("device", "figure", "column"),
-    [(DeviceKind.CPU, "Heap", "Process (RSS), MiB"), (DeviceKind.CUDA, "Reserved", "Reserved, MiB")],
+    [(DeviceKind.CPU, "Heap", "Process (RSS)"), (DeviceKind.CUDA, "Reserved", "Reserved")],
 )
 def test_a_report_separates_the_heap_from_the_memory_of_the_process(
     device: DeviceKind, figure: str, column: str, demo: Write, open_page: Open
@@ -170,7 +172,7 @@ def test_snapshots_name_what_grew_and_are_compared(demo: Write, open_page: Open)
     assert "allocated at train.py:88 train_step" in shown
     assert "As the snapshot at step 2,800 shows, 4 steps retained" in str(app.error[0].value)
     assert "most of it from train.py:88 train_step: 2.82 MiB per step" in shown
-    holders = next(frame.value for frame in app.dataframe if "held_mib" in frame.value)
+    holders = next(frame.value for frame in app.dataframe if "held_bytes" in frame.value)
     assert holders["site"][0] == "train.py:88 train_step"
 
 
@@ -234,16 +236,15 @@ def test_no_page_says_yet_of_a_run_that_has_ended(demo: Write, open_page: Open, 
         assert not re.search(r"\byet\b", texts(app))
 
 
-def test_sizes_of_some_kib_are_not_rounded_to_zero_mib(demo: Write, open_page: Open) -> None:
-    app = open_page("memory", run=demo("leak", 600).run_id)
-    formats = [
-        column["type_config"]["format"]
-        for frame in app.dataframe
-        for column in json.loads(frame.proto.columns).values()
-        if str(column.get("label")).endswith(", MiB")
-    ]
-    assert "%.4g" in formats
-    assert "%.2f" not in formats
+def test_a_size_in_a_table_has_the_unit_that_suits_it_and_is_sorted_as_a_number() -> None:
+    with patch("streamlit.dataframe") as draw:
+        rows = [{"size": size, "step": 30_000} for size in (4, 20 * 2**10, 13 * 2**20, None)]
+        columns = {"size": size_column("Size"), "step": count_column("Step")}
+        table(rows, columns=columns, alt="Sizes.")
+    drawn = draw.call_args.args[0]
+    lines = drawn.hide(axis="index").to_string(delimiter=" | ").split("\n")
+    assert lines[1:-1] == ["4 B | 30,000", "20.0 KiB | 30,000", "13.0 MiB | 30,000", "n/a | 30,000"]
+    assert drawn.data["size"].dtype == float
 
 
 def test_a_log_of_the_first_version_says_what_it_does_not_have(demo: Write, open_page: Open) -> None:

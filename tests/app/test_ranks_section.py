@@ -50,7 +50,7 @@ def test_the_late_rank_is_named_and_each_rank_has_its_times(home: Home, open_pag
     assert list(table["rank"]) == [0, 1, 2]
     assert table["waits"][2] == 0
     assert all(abs(table["waits"][at] - 2) < 0.2 for at in (0, 1))
-    assert list(table["peak"]) == [1, 2, 3]
+    assert list(table["peak"]) == [2**20, 2 * 2**20, 3 * 2**20]
     drawn = {call.kwargs["key"]: call.args[0] for call in draw.call_args_list}
     assert len(drawn["rank_late"]["data"]) == 3
     assert {len(trace["y"]) for trace in drawn["rank_phases"]["data"]} == {3}

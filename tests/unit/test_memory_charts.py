@@ -233,7 +233,7 @@ def test_parts_that_nobody_knows_are_not_offered_and_unknown_is_not_zero() -> No
     lines = modules.table_lines(MODEL)
     assert [line.module for line in lines] == ["blocks.2.linear", "blocks.10.linear"]
     assert lines[1].optimizer is None
-    assert lines[0].parameters == 5
+    assert lines[0].parameters == 5 * MIB
 
 
 def a_site(site: str, held: int) -> AllocationRow:

@@ -291,9 +291,5 @@ def test_a_variable_that_holds_a_tenth_of_the_limit_is_evidence(held_bytes: int,
     sentence = f"The variable kept in train.py:14 train held {held_bytes // GIB:.2f} GiB, in 1,498 objects."
     assert (sentence in explain(facts).evidence) is is_said
     first, second = oom_lines(facts)
-    assert (first.what, first.where, first.held_mib) == (
-        "variable kept",
-        "train.py:14 train",
-        held_bytes / MIB,
-    )
+    assert (first.what, first.where, first.held_bytes) == ("variable kept", "train.py:14 train", held_bytes)
     assert second.what == "model.py:3 forward"

@@ -138,8 +138,10 @@ def test_memory_is_shown_if_it_was_recorded() -> None:
         an_op("aten::mm", OperatorKind.MATMUL, 1, self_bytes=-(2**21)),
         an_op("aten::relu", "elementwise", 1),
     ]
-    by_name = {line.name: line.memory for line in profile_lines.lines(a_profile(), ops, Works.OPERATORS)}
-    assert by_name == {"aten::mm": -1.0, "aten::relu": None}
+    by_name = {
+        line.name: line.memory_bytes for line in profile_lines.lines(a_profile(), ops, Works.OPERATORS)
+    }
+    assert by_name == {"aten::mm": -(2**20), "aten::relu": None}
 
 
 @pytest.mark.parametrize(
