@@ -119,7 +119,12 @@ def decimal_column(label: str, decimals: int, about: str | None = None, sign: st
 
 def percent_column(label: str, about: str | None = None, sign: str = "") -> NumberColumn:
     """Return a column of percentages; with `sign` "+" also positive ones have a sign."""
-    return _number_column(label, lambda value: f"{value:{sign},.1f} %".replace("-", "−"), about)
+    return _number_column(label, lambda value: _percent(value, sign), about)
+
+
+def _percent(value: float, sign: str) -> str:
+    """Return a percentage with one decimal. A share is not rounded to zero."""
+    return words.percent(value) if not sign and 0 < value < 1 else f"{value:{sign},.1f} %".replace("-", "−")
 
 
 def _number_column(

@@ -17,6 +17,8 @@ SEPARATE_BLOCKS = "MALLOC_MMAP_THRESHOLD_=131072"
 _SIZE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 # A relative change beyond this, as of a loss that was almost 0, has no digits that mean anything.
 _MOST_RELATIVE = 1_000
+# A smaller percentage would be rounded to 0.0 %.
+_LEAST_PERCENT = 0.05
 _TIME_UNITS = ((1_000, "ns"), (1_000_000, "µs"), (1_000_000_000, "ms"), (60_000_000_000, "s"))
 
 
@@ -207,11 +209,13 @@ def flops(value_per_s: float | None) -> str:
 
 
 def percent(value_pct: float | None) -> str:
-    """Format a percentage: "87 %", "2.5 %", "1,250 %"."""
+    """Format a percentage: "87 %", "2.5 %", "1,250 %", "< 0.1 %" for what would be rounded to zero."""
     if value_pct is None:
         return NOT_AVAILABLE
     if odd := _odd(value_pct):
         return odd
+    if 0 < value_pct < _LEAST_PERCENT:
+        return "< 0.1 %"
     digits = 0 if abs(value_pct) >= 9.95 or value_pct == round(value_pct) else 1
     return f"{value_pct:,.{digits}f} %".replace("-", "−")
 

@@ -25,7 +25,6 @@ _MEANINGS: Mapping[str, str] = {
     OperatorKind.OTHER: "Work that cannot be classified by its name.",
     OperatorKind.IDLE: "Nothing ran: the wall time of the step minus all of the above.",
 }
-_LEAST_SHARE = 0.001
 _WHOLE = "whole step"
 
 
@@ -100,7 +99,7 @@ def _line(line: KindLine, longest: float, two: bool) -> str:
     if two:
         figures = [words.milliseconds(_before_ns(line)), *figures, _change(line)]
     else:
-        figures.append(_share(line.share))
+        figures.append(escape(words.percent(None if line.share is None else 100 * line.share)))
     cells = "".join(f"<span>{figure}</span>" for figure in figures)
     kind = escape(line.kind if longest else "total")
     return (
@@ -115,12 +114,6 @@ def _tracks(line: KindLine, longest: float, two: bool) -> str:
     bar = '<span class="ss-kind-bar{}" style="width:{:.2f}%"></span>'
     before = bar.format(" ss-kind-before", 100 * (_before_ns(line) or 0.0) / longest) if two else ""
     return before + bar.format("", 100 * (line.now_ns or 0.0) / longest)
-
-
-def _share(share: float | None) -> str:
-    if share is not None and 0 < share < _LEAST_SHARE:
-        return "&lt; 0.1 %"
-    return words.percent(None if share is None else 100 * share)
 
 
 def _change(line: KindLine) -> str:

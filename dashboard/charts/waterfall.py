@@ -8,8 +8,6 @@ from harness.analysis.memory.waterfall import MemoryBar, MemoryPart, Waterfall
 
 # Free memory takes at most this share of the width and is cut off there, so that used memory stays visible.
 MOST_FREE = 0.3
-# A smaller share would be rounded to zero.
-_LEAST_SHARE = 0.0005
 
 
 def html(waterfall: Waterfall, whole: str) -> str:
@@ -47,9 +45,5 @@ def _line(waterfall: Waterfall, bar: MemoryBar, left: float, width: float, broke
         f'<span class="ss-fall-bar{" ss-fall-broken" if broken else ""}" '
         f'style="margin-left:{left:.3f}%;width:{width:.3f}%"></span></span>'
         f'<span class="ss-fall-size">{words.size(bar.size_bytes)}</span>'
-        f'<span class="ss-fall-share">{_share(waterfall.share(bar))}</span></div>'
+        f'<span class="ss-fall-share">{escape(words.percent(100 * waterfall.share(bar)))}</span></div>'
     )
-
-
-def _share(share: float) -> str:
-    return "&lt; 0.1 %" if share < _LEAST_SHARE else words.percent(100 * share)

@@ -113,6 +113,12 @@ def test_counts_figures_rates_and_percentages() -> None:
     assert words.percent(87.4) == "87 %"
     assert words.percent(2.5) == "2.5 %"
     assert words.percent(1_250) == "1,250 %"
+    assert [words.percent(value) for value in (0, 0.0001, 0.0499, 0.05)] == [
+        "0 %",
+        "< 0.1 %",
+        "< 0.1 %",
+        "0.1 %",
+    ]
     assert words.milliseconds(260_000) == "0.260 ms"
     assert words.milliseconds(44_500_000) == "44.5 ms"
 
