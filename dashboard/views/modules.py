@@ -68,6 +68,5 @@ def _table(lines: Sequence[ModuleLine]) -> None:
         lines,
         columns=_COLUMNS,
         key="module_table",
-        height=330,
         alt="Every module with memory of its own. Click a heading to sort; the magnifier searches.",
     )

@@ -181,7 +181,6 @@ def _tables(facts: OomFacts, at: int) -> None:
         if lines:
             table(
                 lines,
-                height=240,
                 key=f"oom_holders_{at}",
                 columns=_HOLDER_COLUMNS,
                 alt="The largest live allocations when the allocation failed.",
@@ -193,7 +192,6 @@ def _tables(facts: OomFacts, at: int) -> None:
         if facts.steps:
             table(
                 allocations.step_lines(facts),
-                height=240,
                 key=f"oom_steps_{at}",
                 columns=_CPU_STEP_COLUMNS if facts.device is DeviceKind.CPU else _STEP_COLUMNS,
                 alt="Time and memory of the last steps before the failure.",

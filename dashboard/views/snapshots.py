@@ -126,7 +126,6 @@ def _one(view: RunView, choices: Sequence[SnapshotRow]) -> None:
     event = table(
         [allocations.allocation_line(site, row.allocated_bytes) for site in sites],
         key=f"holders_{view.folder.run_id}_{row.snapshot_id}",
-        height=300,
         on_select="rerun",
         selection_mode="single-row",
         columns=_LIVE_COLUMNS,
@@ -184,7 +183,6 @@ def _two(view: RunView, choices: Sequence[SnapshotRow]) -> None:
             table(
                 [allocations.change_line(change) for change in changes],
                 key="comparison",
-                height=280,
                 columns=_CHANGES,
                 alt="Allocation sites whose memory differs between two snapshots, the largest change first.",
             )
