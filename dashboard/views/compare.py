@@ -113,7 +113,7 @@ def _bars(runs: Sequence[Compared]) -> None:
 
 
 def _figures(runs: Sequence[Compared], pairs: Sequence[RunPair]) -> None:
-    rows = []
+    rows = [{"Figure": "state", **{run.name: run.facts.state for run in runs}}]
     for figure in FIGURES.values():
         values = [figure.read(run.facts) for run in runs]
         if all(value is None for value in values):

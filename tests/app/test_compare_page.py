@@ -13,6 +13,8 @@ def test_the_runs_in_the_address_are_compared(demo: Write, open_page: Open) -> N
         app = open_page("compare", runs=",".join(runs))
     assert not app.exception
     assert "each ran once" in texts(app)
+    figures = next(frame.value for frame in app.dataframe if "Figure" in frame.value)
+    assert list(figures.iloc[0]) == ["state", "finished", "finished"]
     assert "Settings that differ" in texts(app)
     drawn = {call.kwargs["key"]: call.args[0] for call in draw.call_args_list}
     curves = drawn["compare_chart"]
