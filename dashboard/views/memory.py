@@ -4,7 +4,7 @@ import streamlit as st
 
 from dashboard import canvas, state, ticks
 from dashboard.charts import waterfall as waterfall_chart
-from dashboard.components import device_words, plain, show_problem
+from dashboard.components import banner, device_words, plain, show_problem
 from dashboard.data import memory as memory_data
 from dashboard.data import runs as run_data
 from dashboard.data.memory import NOTHING, Findings
@@ -27,6 +27,8 @@ from harness.records.run import DeviceKind
 _TICK_S = 2.0
 _FAST_TICK_S = 0.5
 _BAD = frozenset({MemoryState.OUT, MemoryState.REFUSED, MemoryState.LEAK, MemoryState.FRAGMENTING})
+# Their sentence is that of the run's end.
+_SAY_THE_END = frozenset({MemoryState.OUT, MemoryState.REFUSED})
 _WORRYING = frozenset({MemoryState.TIGHT, MemoryState.RECOVERED, MemoryState.WATCH})
 _ICONS = {
     MemoryState.OUT: ":material/memory:",
@@ -120,6 +122,10 @@ def _tick(view: RunView, findings: Findings, drawn_for: tuple[object, ...], ever
         st.error(plain(str(error)), icon=":material/database_off:")
         return
     drawing: MemoryDrawing = tick.drawing
+    # In a container that is always there, see `dashboard.views.live`.
+    with st.container():
+        if view.status.state.is_over and drawing.verdict.state not in _SAY_THE_END:
+            banner(view.status)
     _verdict(drawing.verdict, findings.suspect)
     reports(findings.reports, view.folder.run_id)
     canvas.live_cards(drawing.cards, key=state.Key.MEMORY_CARDS)

@@ -5,7 +5,7 @@ import streamlit as st
 from dashboard import canvas, state, ticks
 from dashboard.charts import phases as charts
 from dashboard.charts import timing_cards
-from dashboard.components import device_words, plain, show_problem
+from dashboard.components import banner, device_words, plain, show_problem
 from dashboard.data import runs as run_data
 from dashboard.data import timing as timing_data
 from dashboard.data.runs import RunView
@@ -44,6 +44,8 @@ def page() -> None:
     if view.problem is not None:
         st.error(plain(view.problem), icon=":material/database_off:")
         return
+    if view.status.state.is_over:
+        banner(view.status)
     chosen, against = _choices(view)
     every_s = None if view.status.state.is_over else _TICK_S
     st.fragment(_judgment, run_every=every_s)(view, drawn_for, chosen, against)

@@ -239,3 +239,5 @@ def test_a_long_error_leaves_room_on_the_page_and_stands_in_the_details(home: Ho
     assert "the last one." in error
     app.session_state["details"] = True
     assert message in texts(app.run())
+    for page in ("memory", "profiler"):
+        assert [text.value.replace("\\", "") for text in open_page(page, run=folder.run_id).error] == [error]
