@@ -122,9 +122,16 @@ def _peak(source: LiveCardData) -> Card:
         share = highest / source.limit_bytes
         tone = "bad" if share >= VERY_TIGHT else "warn" if share >= TIGHT else "plain"
         note = f"{words.size(max(left, 0))} headroom"
-    text = f"Highest allocated memory within the last {_steps(peaks)}; headroom is the rest of the limit."
+    text = f"Highest allocated memory within {peak_steps(source.recent)}; headroom is the rest of the limit."
     spark = _readings(source, lambda row: row.peak_allocated_bytes)
     return Card("peak", "Peak", words.size(highest), note, tone, text, "peak", spark)
+
+
+def peak_steps(recent: Sequence[StepRow]) -> str:
+    """Return the steps that a peak is of: "the last 72 steps", or how many of these have a reading."""
+    read = sum(row.peak_allocated_bytes is not None for row in recent)
+    of_steps = f"the last {_steps(recent)}"
+    return of_steps if read == len(recent) else f"{words.count(read)} of {of_steps}"
 
 
 def _step_time(source: LiveCardData) -> Card:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dashboard.buckets import sparkpoint
-from dashboard.charts.cards import Card
+from dashboard.charts.cards import Card, peak_steps
 from harness import words
 from harness.records.memory import MemorySampleRow
 from harness.records.run import StepRow
@@ -71,12 +71,13 @@ def _peak(source: MemoryCardData) -> Card:
     if not peaks:
         return _none("peak", "Peak", "peak", f"The peak within a step is unknown: {_why(source)}.")
     highest = max(peaks)
-    note = f"last {words.plural(len(peaks), 'step')}"
-    text = f"Highest allocated memory within the {note}"
+    read_at = peak_steps(source.recent)
+    text = f"Highest allocated memory within {read_at}"
     sampled = None if source.latest is None else source.latest.allocated_bytes
     if sampled is not None and sampled > highest:  # The peaks of a CPU are the highest of a few readings.
         highest, text = sampled, f"{text}, or at the latest memory sample, which is higher"
-    spark = [sparkpoint(step.peak_allocated_bytes) for step in source.recent]
+    spark = [sparkpoint(peak) for peak in peaks]  # Joins the readings.
+    note = read_at.removeprefix("the ")
     return Card("peak", "Peak", words.size(highest), note, "plain", f"{text}.", "peak", spark)
 
 

@@ -264,6 +264,15 @@ def test_the_memory_chart_fits_the_schema_of_plotly() -> None:
     validate_figure(memory.figure(a_timeline(limit=MemoryLimit(24 * GIB, "cap"))))
 
 
+def test_a_peak_of_some_steps_names_them_and_its_line_joins_them() -> None:
+    recent = [
+        a_step(step)._replace(peak_allocated_bytes=10**9 if step % 4 == 0 else None) for step in range(8)
+    ]
+    cards = {card.key: card for card in memory_cards.cards(a_source(recent=recent))}
+    assert cards["peak"].note == "2 of the last 8 steps"
+    assert cards["peak"].spark == [1e9, 1e9]
+
+
 def test_the_cards_name_a_single_step_in_the_singular() -> None:
     recent = [a_step(1)._replace(peak_allocated_bytes=GIB, alloc_retries=0)]
     notes_by_key = {card.key: card.note for card in memory_cards.cards(a_source(recent=recent))}
