@@ -136,12 +136,13 @@ class OutcomeRecorder:
         if not self._prints_errors:
             leave_out_own_frames(error)
         ours = isinstance(error, StepscopeError)
-        message = text if ours else f"{type(error).__name__}: {text}"
+        name = type(error).__name__
+        message = text if ours or text == name else f"{name}: {text}"
         if is_of_killed_worker(text):
             shortage = self._reporter.shortage()
             message = _followed_by(message, f"{shortage} {_LESS_FOR_WORKERS}" if shortage else "")
         lines = [] if ours else traceback.format_exception(error)[-5:]
-        detail = {"error": type(error).__name__, "last_lines": lines}
+        detail = {"error": name, "last_lines": lines}
         if isinstance(error, SettingError):
             detail["setting"] = error.setting
         self._end(

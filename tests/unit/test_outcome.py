@@ -138,7 +138,7 @@ def test_an_error_without_words_is_named_by_its_type() -> None:
     with pytest.raises(KeyError):
         bench.fail(KeyError())
     assert bench.journal.end is not None
-    assert bench.journal.end[1] == "KeyError: KeyError"
+    assert bench.journal.end[1] == "KeyError"
 
 
 def test_bold_text_of_a_terminal_is_recorded_as_text() -> None:
