@@ -78,7 +78,8 @@ def is_vector_of_floats(tensor: Tensor | None) -> bool:
 
 
 def tokens_of(inputs: Any) -> int | None:
-    """Return the number of token ids, if the first tensor is a (batch, sequence) of integers, else None."""
+    """Return the number of token ids, if the first tensor is a (batch, sequence) of integers, else None. A
+    sequence has at least two: one integer per sample may as well be a category."""
     return _tokens_in(first_tensor(inputs))
 
 
@@ -89,7 +90,7 @@ def sizes_of(inputs: Any) -> tuple[int | None, int | None]:
     # Nearly always, so without a further call.
     if type(tensor) is Tensor and not tensor.is_nested and (shape := tensor.shape):
         if len(inputs) > 1 and _is_sequence_first(tensor, inputs[1]):
-            return shape[1], _tokens_in(tensor)
+            return shape[1], _tokens_in(tensor, sequence_axis=0)
         if len(shape) == 3 and len(inputs) > 1 and _is_state(tensor, inputs[1]):
             tensor = inputs[1]
         elif len(shape) != 2 or tensor.dtype.is_floating_point:
@@ -142,8 +143,11 @@ def _is_sequence_first(first: Tensor, second: Any) -> bool:
     return first.shape[0] != first.shape[1] == state.shape[1] and state.shape[0] != first.shape[0]
 
 
-def _tokens_in(tensor: Tensor | None) -> int | None:
+def _tokens_in(tensor: Tensor | None, sequence_axis: int = 1) -> int | None:
     if tensor is None or tensor.dim() != 2 or tensor.is_floating_point() or tensor.is_complex():
+        return None
+    # The rows of a nested tensor have lengths of their own.
+    if not tensor.is_nested and tensor.size(sequence_axis) == 1:
         return None
     return int(tensor.numel())
 

@@ -14,6 +14,7 @@ from harness.attach.batches import batch_axis, samples_of, sizes_of, tokens_of
     [
         (torch.zeros(4, 3), 4, None),
         ((torch.zeros(4, 7, dtype=torch.long), torch.zeros(4)), 4, 28),
+        (torch.zeros(4, 1, dtype=torch.long), 4, None),
         ({"id": "x", "input_ids": torch.zeros(2, 5, dtype=torch.long)}, 2, 10),
         ([["a", "b"], torch.zeros(6, 1)], 6, None),
         ("text", None, None),
@@ -35,8 +36,20 @@ def test_sizes_of_batches_of_any_structure(batch: object, samples: int | None, t
         ((torch.zeros(4, 9, 5), torch.zeros(9, 5)), (4, None)),
         ((torch.zeros(4, 9, 5), torch.zeros(4, 9, 5)), (4, None)),
         ((torch.zeros(4, 9, 5), None), (4, None)),
+        ((torch.zeros(9, 1, dtype=torch.long), torch.zeros(2, 1, 5)), (1, 9)),
+        ((torch.zeros(9, 1, dtype=torch.long), torch.zeros(9, 30, 5)), (9, None)),
     ],
-    ids=["state", "state and ids", "mask", "mask of integers", "positions", "two batches", "nothing"],
+    ids=[
+        "state",
+        "state and ids",
+        "mask",
+        "mask of integers",
+        "positions",
+        "two batches",
+        "nothing",
+        "one sequence",
+        "category",
+    ],
 )
 def test_a_hidden_state_before_the_batch_is_not_counted(
     inputs: tuple[object, ...], sizes: tuple[int | None, int | None]
