@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from harness.catalog import MODELS
 from harness.errors import SettingError
 from harness.records.data import DataKind
@@ -69,6 +71,13 @@ class Draw(NamedTuple):
         return f"{self.values['model']}: {values}; {self.processor.name}, {self.threads} thr."
 
 
+def processors_here() -> Sequence[Processor]:
+    """Those of PROCESSORS for which this machine can stand: it has their instructions."""
+    capability = torch.backends.cpu.get_cpu_capability().lower()
+    levels = {"avx2": {"avx2"}, "avx512": {"avx2", "avx512"}}.get(capability, set())
+    return [one for one in PROCESSORS if not one.variables or one.variables["ATEN_CPU_CAPABILITY"] in levels]
+
+
 def compile_library(name: str, folder: Path) -> Path:
     """Compile `name`.c of this folder into a shared library in `folder`, once. Raises CalledProcessError
     where there is no C compiler."""
@@ -81,13 +90,13 @@ def compile_library(name: str, folder: Path) -> Path:
 
 def draw(count: int, seed: int) -> list[Draw]:
     """`count` configurations that fit together, from `seed`. Models, processors and threads take turns, so
-    that each has its share."""
+    that each has its share. The same for all machines with the same instructions."""
     source = random.Random(seed)
     models = _turns(list(MODELS), count, source)
-    places = _turns([(processor, threads) for processor in PROCESSORS for threads in (1, 2)], count, source)
+    places = [(processor, threads) for processor in processors_here() for threads in (1, 2)]
     return [
         Draw(_values(model, source), processor, threads)
-        for model, (processor, threads) in zip(models, places, strict=True)
+        for model, (processor, threads) in zip(models, _turns(places, count, source), strict=True)
     ]
 
 

@@ -84,6 +84,7 @@ def main() -> int:
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if status:
+            print(f"{line.strip()}: exit code {os.waitstatus_to_exitcode(status)}", file=sys.stderr)
             return 1
     return 0
 
