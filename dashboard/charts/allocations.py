@@ -6,6 +6,7 @@ from typing import NamedTuple
 from harness import words
 from harness.analysis.memory.snapshots import SiteChange
 from harness.analysis.oom.report import OomFacts
+from harness.analysis.slowdown import UNKNOWN, slowdown_of
 from harness.records.memory import AllocationRow, SnapshotRow
 
 
@@ -80,8 +81,9 @@ def cost(row: SnapshotRow) -> str:
     parts = [f"Taken at step {words.count(row.step)} ({row.method})."]
     parts.append(f"Training waited {words.duration(row.took_ns)} for it.")
     if row.slowdown is not None:
-        followed = words.plural(row.tracked_steps, "step")
-        parts.append(f"Recorded {followed}, at {row.slowdown:.2f} times the usual step time.")
+        slowdown = slowdown_of(row.slowdown)
+        at = UNKNOWN if slowdown is None else f"at {slowdown:.2f} times the usual step time"
+        parts.append(f"Recorded {words.plural(row.tracked_steps, 'step')}, {at}.")
     if row.explained_bytes is not None and row.allocated_bytes:
         share = words.percent(100 * row.explained_bytes / row.allocated_bytes)
         parts.append(f"The list covers {share} of allocated memory.")

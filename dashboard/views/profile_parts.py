@@ -14,6 +14,7 @@ from dashboard.download_links import capture_link
 from dashboard.views.profile_tables import change_table, work_table
 from harness import words
 from harness.analysis.profiles import by_kind, compare
+from harness.analysis.slowdown import UNKNOWN, slowdown_of
 from harness.records.profile import ProfileReason, ProfileRow
 from harness.records.run import DeviceKind
 
@@ -75,8 +76,10 @@ def _facts(view: RunView, row: ProfileRow) -> str:
         parts.append(f"with {extra}")
     if row.reason == ProfileReason.SCHEDULE:
         parts.append("scheduled")
-    if row.slowdown is not None:
-        parts.append(f"a recorded step took {words.figure(row.slowdown, 3)} times as long as one before")
+    if (slowdown := slowdown_of(row.slowdown)) is not None:
+        parts.append(f"a recorded step took {words.figure(slowdown, 3)} times as long as one before")
+    elif row.slowdown is not None:
+        parts.append(f"recorded steps are {UNKNOWN}")
     if row.took_ns is not None:
         parts.append(f"training waited {words.duration(row.took_ns)} after them")
     return " · ".join(parts)

@@ -19,6 +19,7 @@ from harness.analysis.profiles import (
     share,
     signed,
 )
+from harness.analysis.slowdown import slowdown_of
 from harness.analysis.timing.phases import part_label
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import RUN_HELP, Shell, find_run
@@ -124,12 +125,13 @@ def _cells(row: ProfileRow) -> tuple[str, ...]:
     if not row.steps:
         return (str(row.profile_id), words.count(row.first_step), *[words.NOT_AVAILABLE] * 4, row.message)
     idle = None if row.busy_ns is None else share(max(0, (row.wall_ns or 0) - row.busy_ns), row)
+    slowdown = slowdown_of(row.slowdown)
     return (
         str(row.profile_id),
         f"{words.count(row.first_step)} to {words.count(row.first_step + row.steps - 1)}",
         words.duration(_per_step(row.wall_ns, row)),
         _percent(idle),
-        words.NOT_AVAILABLE if row.slowdown is None else signed(100 * (row.slowdown - 1)),
+        words.NOT_AVAILABLE if slowdown is None else signed(100 * (slowdown - 1)),
         words.duration(row.took_ns),
         row.message,
     )

@@ -61,6 +61,13 @@ def _put_profile(live: LiveRun, **values: object) -> None:
     )
 
 
+def test_no_slowdown_is_stated_of_recorded_steps_that_were_faster(live: LiveRun, open_page: Open) -> None:
+    _put_profile(live, slowdown=0.0065)
+    app = open_page("profiler", run=live.folder.run_id)
+    assert "recorded steps are slower by an unknown amount" in _messages(app)
+    assert "times as long as one before" not in _messages(app)
+
+
 def test_before_the_first_profile_it_is_said_what_one_gives_and_costs(live: LiveRun, open_page: Open) -> None:
     app = open_page("profiler", run=live.folder.run_id)
     assert not app.exception

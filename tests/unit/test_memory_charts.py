@@ -258,6 +258,8 @@ def test_a_snapshot_says_what_it_cost_and_explains() -> None:
     assert "1.50 times the usual step time" in text
     assert "100 %" in text
     assert text.endswith("Cut.")
+    faster = allocations.cost(a_snapshot(7)._replace(slowdown=0.7))
+    assert "Recorded 6 steps, slower by an unknown amount: the steps differ by more" in faster
 
 
 def test_the_memory_chart_fits_the_schema_of_plotly() -> None:
