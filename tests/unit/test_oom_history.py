@@ -115,6 +115,14 @@ def test_steps_with_different_samples_all_count(path: Path) -> None:
     assert read_history(path, 11, with_batch(8), on_cpu=False).peaks == (BatchPeak(8, 10, 8),)
 
 
+def test_a_batch_size_without_a_batch_of_its_size_has_no_peak(path: Path) -> None:
+    rows: list[Row] = [of_a_script(1, 0, batch_size=8), of_a_script(2, 10, batch_size=16)]
+    written(path, [1] * 9 + [2], rows)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE steps SET samples = CASE WHEN step < 9 THEN 8 ELSE 3 END")
+    assert [peak.batch_size for peak in read_history(path, 11, with_batch(16), on_cpu=False).peaks] == [8]
+
+
 def test_a_script_without_a_batch_size_has_no_peaks_by_batch(path: Path) -> None:
     rows: list[Row] = [of_a_script(1, 0, amp="off")]
     assert read_history(written(path, [1] * 14, rows), 15, Settings(), on_cpu=False).peaks == ()

@@ -56,8 +56,8 @@ def test_where_the_log_cannot_be_read_only_settings_from_the_start_are_stated(
 
 
 def test_peaks_of_a_script_with_a_batch_size_are_read(tmp_path: Path) -> None:
-    history = a_history(tmp_path / "log.sqlite3", amp="off", batch_size=48)
-    assert [peak.batch_size for peak in history.peaks] == [48]
+    history = a_history(tmp_path / "log.sqlite3", amp="off", batch_size=32)
+    assert [peak.batch_size for peak in history.peaks] == [32]
 
 
 def test_a_report_on_a_script_states_no_setting_that_it_does_not_have() -> None:

@@ -81,7 +81,8 @@ def batch_peaks(
     """Return the highest peak per batch size, of steps under otherwise the current settings. Warm-up steps
     are left out: the optimizer state does not exist yet. So is the last one before a change if it has other
     samples than the one before: where a script opens another loader, its first step has the version of the
-    old one. A script may have no setting of its batch size."""
+    old one. So is a batch size if all of its steps have fewer samples, as the first step after a change whose
+    batch was loaded before it, or the last of an epoch. A script may have no setting of its batch size."""
     values_in_effect = settings.model_dump(mode="json")
     batch_sizes: dict[int, int] = {}
     for version in history:
@@ -92,14 +93,17 @@ def batch_peaks(
             batch_sizes[version.version] = values["batch_size"]
     starts = {version.step for version in history}
     peaks_bytes: dict[int, list[int]] = {}
+    trained: set[int] = set()
     samples: int | None = None
     for row in rows:
         is_of_next, samples = row.step + 1 in starts and row.samples != samples, row.samples
-        number, peak_bytes = row.settings_version, row.peak_allocated_bytes
-        if is_of_next or number not in batch_sizes or peak_bytes is None or row.flags & StepFlag.WARM_UP:
+        size, peak_bytes = batch_sizes.get(row.settings_version), row.peak_allocated_bytes
+        if is_of_next or size is None or peak_bytes is None or row.flags & StepFlag.WARM_UP:
             continue
-        peaks_bytes.setdefault(batch_sizes[number], []).append(peak_bytes)
-    return tuple(BatchPeak(size, max(peaks), len(peaks)) for size, peaks in sorted(peaks_bytes.items()))
+        peaks_bytes.setdefault(size, []).append(peak_bytes)
+        if not 0 < row.samples < size:  # 0: unknown.
+            trained.add(size)
+    return tuple(BatchPeak(size, max(peaks_bytes[size]), len(peaks_bytes[size])) for size in sorted(trained))
 
 
 def leak_sign(leaks: list[LeakRow], snapshots: list[SnapshotRow], step: int, on_cpu: bool) -> LeakSign | None:
