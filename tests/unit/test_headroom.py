@@ -128,6 +128,12 @@ def test_what_lies_outside_the_cap_has_the_machine(is_cpu: bool, series: LeakSer
     assert headroom.steps_left(series, LEAK, Limits(GIB, 2 * GIB)) == 2048
 
 
+def test_workers_run_out_at_a_limit_of_theirs() -> None:
+    limits = Limits(GIB, 2 * GIB, workers_left_bytes=300 * MIB)
+    assert on_cpu(None, MIB).steps_left(LeakSeries.WORKERS, LEAK, limits) == 300
+    assert on_cpu(None, MIB).steps_left(LeakSeries.HOST, LEAK, limits) == 2048
+
+
 def test_what_others_take_of_a_gpu_is_not_left_to_the_run() -> None:
     headroom = Headroom(on_cpu=False)
     headroom.add_step(a_row(1, allocated=2 * GIB, reserved=2 * GIB))

@@ -33,11 +33,13 @@ _READINGS = 8
 class Limits(NamedTuple):
     """Limits of memory growth; None if unknown. `device_bytes` is the maximum the allocator may reserve,
     `device_free_bytes` the free memory of the device, and `host_free_bytes` that of the machine, or what the
-    process's control groups leave of it."""
+    process's control groups leave of it. `workers_left_bytes` is what the loader's workers, if they grow
+    alike, can take together until one of them reaches a limit of its process."""
 
     device_bytes: int | None = None
     host_free_bytes: int | None = None
     device_free_bytes: int | None = None
+    workers_left_bytes: int | None = None
 
 
 NO_LIMITS = Limits()
@@ -127,7 +129,8 @@ class Headroom:
         if leak.slope <= 0:
             return None
         if series is LeakSeries.WORKERS or (series is LeakSeries.HOST and not self._on_cpu):
-            return _steps(limits.host_free_bytes, leak.slope)
+            own_bytes = limits.workers_left_bytes if series is LeakSeries.WORKERS else None
+            return _steps(_least(limits.host_free_bytes, own_bytes), leak.slope)
         counted = self._counted.judge().trend
         rate = counted.slope if counted is not None and counted.z > DOUBTFUL_Z else 0.0
         if not self._on_cpu:

@@ -1,4 +1,4 @@
-"""Limits on the memory of this process that the system enforces: RLIMIT_DATA and RLIMIT_AS (Linux).
+"""Limits on the memory of a process that the system enforces: RLIMIT_DATA and RLIMIT_AS (Linux).
 
 The shell sets them with `ulimit -d` and `ulimit -v`, and a script may change its own at any time, so they are
 read anew whenever they are needed.
@@ -6,6 +6,8 @@ read anew whenever they are needed.
 
 import re
 import resource
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,6 +71,32 @@ def read_process_limit(
             sizes = (limit_bytes, used_bytes, before_bytes or 0, reserve_bytes, set_aside_bytes)
             limits.append(ProcessLimit(option, *sizes))
     return min(limits, key=lambda limit: limit.available_bytes, default=None)
+
+
+def left_to_all(pids: Iterable[int]) -> int | None:
+    """Return the bytes that the processes `pids`, if they grow alike, can take together until the first of
+    them reaches a limit of its own; None where none has a limit (Linux; elsewhere always)."""
+    pids = list(pids)
+    left = [left_bytes for pid in pids if (left_bytes := _left_to(pid)) is not None]
+    return max(0, min(left)) * len(pids) if left else None
+
+
+def _left_to(pid: int) -> int | None:
+    """Return the bytes that its limits leave to the process `pid`; None without a limit, or if it is gone."""
+    if sys.platform != "linux":
+        return None
+    folder, left = Path(f"/proc/{pid}"), []
+    try:
+        data_limit, address_space_limit = (
+            resource.prlimit(pid, kind)[0] for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS)
+        )
+    except OSError:
+        return None
+    if data_limit != resource.RLIM_INFINITY and (used := status_bytes("VmData", folder / "status")):
+        left.append(data_limit - used)
+    if address_space_limit != resource.RLIM_INFINITY and (used := status_bytes("VmSize", folder / "status")):
+        left.append(address_space_limit - used + set_aside_by_malloc(folder / "maps"))
+    return min(left, default=None)
 
 
 def set_aside_by_malloc(maps: Path = Path("/proc/self/maps")) -> int:

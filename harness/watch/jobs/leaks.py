@@ -20,6 +20,7 @@ from harness.analysis.leak.headroom import Limits
 from harness.device.allocated import allocated_bytes
 from harness.device.host.memory import read_host_memory
 from harness.device.host.probe import rss_of
+from harness.device.host.process_limits import left_to_all
 from harness.device.protocol import AllocatorReading, Device
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import DeviceKind, EventKind, EventRow, Severity, StepRow
@@ -343,17 +344,17 @@ def open_leak_watch(
         LeakDetector(on_cpu=on_cpu),
         readings,
         read_host,
-        lambda: read_limits(device, cap_bytes()),
+        lambda: read_limits(device, cap_bytes(), worker_pids()),
         on_leak=on_leak,
         collect_garbage=collect_cycles,
         hunt_result=hunt_result,
     )
 
 
-def read_limits(device: Device, cap_bytes: int | None) -> Limits:
+def read_limits(device: Device, cap_bytes: int | None, worker_pids: Iterable[int] = ()) -> Limits:
     """Return the limits in effect; `cap_bytes` is the cap of the settings."""
     limits = [limit for limit in (cap_bytes, device.limit_bytes()) if limit is not None]
     limit_bytes = min(limits, default=device.facts.memory_bytes)
     on_cpu = device.facts.kind is DeviceKind.CPU
     free_bytes = None if on_cpu else device.read_memory_info().free_bytes
-    return Limits(limit_bytes, read_host_memory().free_bytes, free_bytes)
+    return Limits(limit_bytes, read_host_memory().free_bytes, free_bytes, left_to_all(worker_pids))
