@@ -30,7 +30,7 @@ def place_in_script() -> Place:
 
 
 def opens_ahead() -> bool:
-    """Return whether Accelerate calls, whose loaders read a batch before they return the one before it."""
+    """Return whether Accelerate calls. Its loaders read a batch before they return the one before it."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
