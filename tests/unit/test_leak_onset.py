@@ -1,5 +1,8 @@
 """Test the step at which a growth begins, as far as the readings show it."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -10,6 +13,20 @@ from tests.leak_factories import GIB, a_row
 
 KIB, MIB = 2**10, 2**20
 _SLOPE = 64 * KIB
+_JUDGED_AT_LENGTH = """
+from harness.analysis.leak.growth import GrowthJudge
+
+def mapped_kib():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmData"))
+
+judge, before = GrowthJudge(), mapped_kib()
+for step in range(1, 2001):
+    judge.add(step, 1e8 + 65536 * max(0, step - 600))
+    judge.judge()
+assert judge.judge().onset is not None
+print(mapped_kib() - before)
+"""
 
 
 def _judged(onset: int, steps: int, noise: float = 0.0) -> Judgment:
@@ -54,3 +71,12 @@ def test_the_row_of_a_leak_states_the_step_at_which_it_begins() -> None:
     assert row.verdict is LeakVerdict.LEAK
     assert row.since_step == pytest.approx(600, abs=50)
     assert f"since step {row.since_step}" in row.message
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_search_for_an_onset_maps_little_memory() -> None:
+    """On the CPU it is a part of what is judged. The first product by BLAS of a matrix maps 32 MiB."""
+    done = subprocess.run(
+        [sys.executable, "-c", _JUDGED_AT_LENGTH], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert int(done.stdout) < 2_048

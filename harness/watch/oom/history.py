@@ -81,8 +81,9 @@ def batch_peaks(
     """Return the highest peak per batch size, of steps under otherwise the current settings. Warm-up steps
     are left out: the optimizer state does not exist yet. So is the last one before a change if it has other
     samples than the one before: where a script opens another loader, its first step has the version of the
-    old one. So is a batch size if all of its steps have fewer samples, as the first one after a change, with a
-    batch loaded before it, or the last one of an epoch. A script may have no setting of its batch size."""
+    old one. So is a batch size if all of its steps have fewer samples, as the first one after a change has,
+    with a batch loaded before it, or the last one of an epoch. A script may have no setting of its batch
+    size."""
     values_in_effect = settings.model_dump(mode="json")
     batch_sizes: dict[int, int] = {}
     for version in history:
