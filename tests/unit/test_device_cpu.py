@@ -1,11 +1,14 @@
 import json
+import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 
 import pytest
 import torch
 
+from harness.device.allocated import allocated_bytes
 from harness.device.cap import validate_cap
 from harness.device.cpu.device import CpuDevice
 from harness.device.cpu.heap import open_heap
@@ -33,6 +36,21 @@ def test_a_tensor_is_counted_to_within_a_mebibyte(device: CpuDevice) -> None:
     assert after is not None
     assert abs(after - before - tensor.nbytes) < MIB
     assert abs(before - held.nbytes) < MIB
+
+
+def test_what_sqlite_has_in_use_is_not_allocated(device: CpuDevice) -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE lines (text TEXT)")
+        connection.executemany("INSERT INTO lines VALUES (?)", (("x" * 1000,) for _ in range(8_000)))
+        tensor = torch.zeros(4 * MIB, dtype=torch.uint8)
+        read, listed = device.read_memory().allocated_bytes, allocated_bytes(device.read_allocator())
+    assert read is not None
+    assert listed is not None
+    assert abs(read - tensor.nbytes) < MIB
+    assert abs(listed - tensor.nbytes) < MIB
+    after = device.read_memory().allocated_bytes
+    assert after is not None
+    assert abs(after - tensor.nbytes) < MIB
 
 
 def test_the_peak_shows_what_a_phase_held_and_gave_back(device: CpuDevice) -> None:
@@ -197,9 +215,9 @@ def test_a_capped_process_runs_out_of_memory_cleanly_and_goes_on() -> None:
     outcomes = result["outcomes"]
     assert isinstance(outcomes, list)
     assert len(outcomes) == 5
-    for message, allocated_bytes in outcomes:
+    for message, held_bytes in outcomes:
         assert "DefaultCPUAllocator: can't allocate memory" in message
-        assert 200 * MIB < allocated_bytes <= 300 * MIB
+        assert 200 * MIB < held_bytes <= 300 * MIB
     assert result["free"] == 512 * MIB
 
 

@@ -1,8 +1,9 @@
 """The CPU as a training device: memory from malloc and RSS, and an enforced memory cap.
 
 Allocated memory is glibc's in-use bytes above the baseline at `begin_memory`: all tensors, exactly, plus
-later allocations of Python and other libraries. Reserved memory is the process's RSS. Where malloc cannot be
-read (macOS, musl, another malloc), allocated and its peak are None, and trimming and the cap are unavailable.
+later allocations of Python and other libraries except SQLite. Reserved memory is the process's RSS. Where
+malloc cannot be read (macOS, musl, another malloc), allocated and its peak are None, and trimming and the cap
+are unavailable.
 """
 
 import time
@@ -13,6 +14,7 @@ import torch
 from harness.device.cpu.cap import DataCap
 from harness.device.cpu.facts import cpu_facts
 from harness.device.cpu.heap import Heap, HeapMeter, heap_bytes, in_use, open_heap, share_arenas
+from harness.device.cpu.sqlite_memory import open_sqlite_memory
 from harness.device.host.memory import read_host_memory
 from harness.device.host.process_limits import read_process_limit, read_sizes, soft_data_limit
 from harness.device.host.reserve import Reserve
@@ -29,14 +31,21 @@ class CpuDevice:
     samples_peak = True
     reserves_rss = True
 
-    def __init__(self, heap: Heap | None, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self,
+        heap: Heap | None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        sqlite_bytes: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`sqlite_bytes` returns the bytes in use by SQLite."""
         self.facts = cpu_facts(heap)
         self.torch_device = torch.device("cpu")
         self._rss = RssGauge(clock_ns)
         self._heap = heap
         self._meter = None if heap is None else HeapMeter(heap)
         self._cap = DataCap(heap) if heap is not None and self.facts.can_cap else None
-        self._baseline_bytes = self._hole_bytes = 0
+        self._begun_bytes = self._baseline_bytes = self._hole_bytes = 0
+        self._read_sqlite_bytes, self._begun_sqlite_bytes = sqlite_bytes, 0
         self._sizes_before = read_sizes()
         self._reserve = Reserve()
 
@@ -44,7 +53,7 @@ class CpuDevice:
     def open(cls) -> "CpuDevice":
         """Open the CPU. Call this before threads are started (see `harness.device.cpu.heap.share_arenas`)."""
         share_arenas()
-        device = cls(open_heap())
+        device = cls(open_heap(), sqlite_bytes=open_sqlite_memory())
         # A reading before `begin_memory` must not count what was in use before the run.
         device.begin_memory()
         return device
@@ -66,7 +75,8 @@ class CpuDevice:
         self._process_limit()
         if self._heap is not None and self._meter is not None:
             info = self._heap.info()
-            self._baseline_bytes, self._hole_bytes = in_use(info), heap_bytes(info) - in_use(info)
+            self._begun_bytes, self._hole_bytes = in_use(info), heap_bytes(info) - in_use(info)
+            self._baseline_bytes, self._begun_sqlite_bytes = self._begun_bytes, self._read_sqlite_bytes()
             self._meter.begin()
             if self._cap is not None:
                 self._cap.begin()
@@ -89,7 +99,10 @@ class CpuDevice:
     def read_memory(self) -> MemoryReading:
         """Read the memory of this step, in about 1 µs with warm caches (see `harness.watch.memory` for cold
         ones). The peak is a lower bound: the highest value read."""
-        allocated, peak = (None, None) if self._meter is None else self._meter.read()
+        allocated = peak = None
+        if self._meter is not None:
+            self._meter.leave_out(self._read_sqlite_bytes() - self._begun_sqlite_bytes)
+            allocated, peak = self._meter.read()
         return MemoryReading(allocated, self._rss.read(), None, peak, None, None, None, None)
 
     def read_allocator(self) -> AllocatorReading:
@@ -99,6 +112,7 @@ class CpuDevice:
         if self._heap is None:
             return AllocatorReading.unknown()._replace(process_limit=self._process_limit())
         info = self._heap.info()
+        self._baseline_bytes = self._begun_bytes + self._read_sqlite_bytes() - self._begun_sqlite_bytes
         allocated = max(0, in_use(info) - self._baseline_bytes)
         free = max(0, heap_bytes(info) - in_use(info) - self._hole_bytes)
         left = None if self._cap is None else self._cap.left_bytes()

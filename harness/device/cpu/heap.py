@@ -150,7 +150,7 @@ class HeapMeter:
 
     def __init__(self, heap: Heap) -> None:
         self._info = heap.info
-        self._baseline = 0
+        self._baseline = self._begun = 0
         self._peak = 0
         self._window = 0
         self._sampled = (0, 0)
@@ -160,7 +160,11 @@ class HeapMeter:
 
     def begin(self) -> None:
         """Set the current in-use bytes as the baseline."""
-        self._baseline = in_use(self._info())
+        self._baseline = self._begun = in_use(self._info())
+
+    def leave_out(self, grown_bytes: int) -> None:
+        """Count `grown_bytes`, of what is in use since the beginning, as a part of the baseline."""
+        self._baseline = self._begun + grown_bytes
 
     def note(self) -> None:
         """Read once, on the training thread."""
