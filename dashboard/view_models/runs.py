@@ -69,7 +69,8 @@ def _figures(run: RunEntry, now_unix_ns: int) -> dict[str, str]:
         "Peak": words.size(run.peak_allocated_bytes),
         "Loss": words.figure(run.loss),
         "Started": words.moment(run.started_unix_ns or run.created_unix_ns),
-        "Duration": words.duration(lasted_ns),
+        # A run that ended as it started, as one imported without a step, has none.
+        "Duration": words.duration(lasted_ns or None),
     }
 
 
