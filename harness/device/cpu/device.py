@@ -101,7 +101,7 @@ class CpuDevice:
         ones). The peak is a lower bound: the highest value read."""
         allocated = peak = None
         if self._meter is not None:
-            self._meter.leave_out(self._read_sqlite_bytes() - self._begun_sqlite_bytes)
+            self._meter.leave_out(self._sqlite_growth_bytes())
             allocated, peak = self._meter.read()
         return MemoryReading(allocated, self._rss.read(), None, peak, None, None, None, None)
 
@@ -112,7 +112,7 @@ class CpuDevice:
         if self._heap is None:
             return AllocatorReading.unknown()._replace(process_limit=self._process_limit())
         info = self._heap.info()
-        self._baseline_bytes = self._begun_bytes + self._read_sqlite_bytes() - self._begun_sqlite_bytes
+        self._baseline_bytes = self._begun_bytes + self._sqlite_growth_bytes()
         allocated = max(0, in_use(info) - self._baseline_bytes)
         free = max(0, heap_bytes(info) - in_use(info) - self._hole_bytes)
         left = None if self._cap is None else self._cap.left_bytes()
@@ -121,6 +121,10 @@ class CpuDevice:
         return reading._replace(
             cap_left_bytes=left, process_limit=self._process_limit(), forward_end_bytes=ends
         )
+
+    def _sqlite_growth_bytes(self) -> int:
+        """Return how much more SQLite has in use than at `begin_memory`; negative: less."""
+        return self._read_sqlite_bytes() - self._begun_sqlite_bytes
 
     def _process_limit(self) -> ProcessLimit | None:
         """Return the limit of the process other than the cap."""
