@@ -11,6 +11,8 @@ _DEEPEST = 4
 # A dimension of one element says nothing about batches of one sample.
 _LEAST_TELLING = 2
 _TOKEN_TYPES = (torch.int64, torch.int32)
+# In place of a dimension: the samples are the tensors of a list, as where they have sizes of their own.
+_OF_LIST = -2
 
 
 class Rows(NamedTuple):
@@ -55,7 +57,9 @@ def first_tensor(batch: Any, depth: int = 0) -> Tensor | None:
 
 def samples_of(batch: Any, axis: int = 0) -> int | None:
     """Return the size of the dimension `axis` of the first tensor, of the first one where it has no such;
-    None without a tensor."""
+    None without a tensor. `axis` is of `batch_axis`."""
+    if axis == _OF_LIST:
+        return len(_first_tensors(batch))
     first = first_tensor(batch)
     # A nested tensor has sizes of single dimensions, but no shape.
     return None if first is None else int(first.size(axis if axis < first.dim() else 0))
@@ -63,13 +67,30 @@ def samples_of(batch: Any, axis: int = 0) -> int | None:
 
 def batch_axis(batch: Any, batch_size: int | None) -> int:
     """Return the dimension of the first tensor that counts the samples: the second one, as in (sequence,
-    batch), where that alone is of `batch_size`, which the loader has; else the first one."""
+    batch), where that alone is of `batch_size`, which the loader has; else the first one. Negative: it is
+    one of so many tensors of a list."""
     first = first_tensor(batch)
     if first is None or batch_size is None or batch_size < _LEAST_TELLING:
         return 0
-    if first.dim() == 1 or first.is_nested:
+    if first.is_nested or first.shape[0] == batch_size:
         return 0
-    return int(first.shape[0] != batch_size and first.shape[1] == batch_size)
+    if first.dim() > 1 and first.shape[1] == batch_size:
+        return 1
+    tensors = _first_tensors(batch)
+    are_alike = all((one.dim(), one.dtype) == (first.dim(), first.dtype) for one in tensors)
+    return _OF_LIST if are_alike and len(tensors) == batch_size else 0
+
+
+def _first_tensors(batch: Any) -> Sequence[Tensor]:
+    """Return the sequence that has the first tensor, if all else in it are tensors too."""
+    for _ in range(_DEEPEST):
+        items = list(batch.values()) if isinstance(batch, Mapping) else batch
+        if not isinstance(items, Sequence) or isinstance(items, str | bytes | PackedSequence):
+            break
+        batch = next((item for item in items if first_tensor(item) is not None), None)
+        if isinstance(batch, Tensor):
+            return items if all(isinstance(item, Tensor) for item in items) else ()
+    return ()
 
 
 def is_vector_of_floats(tensor: Tensor | None) -> bool:

@@ -84,8 +84,10 @@ class Feeding:
 
     @property
     def may_load_ahead(self) -> bool:
-        """Return whether batches of the first step may be of the next one: each pass had one before it, and
-        none is read ahead by a loader that is known to."""
+        """Return whether batches of the first step may be of the next one: a single pass had one before it,
+        and is not read ahead by a loader that is known to."""
+        if len(self.recent) > 1:
+            return False
         return all(one.early_samples and one.samples_ahead is None for one in self.recent)
 
     def load_ahead(self) -> None:

@@ -34,12 +34,14 @@ class LeftBatches:
 
     Attributes:
         unused: the batches since the last call of a model or backward pass.
+        taken: those before that call, if it is the newest one of a model.
         reopened: those before, of a loader that was opened again since then.
         inspected: samples of the first batches of passes, which are left if the next pass is read on.
     """
 
     def __init__(self) -> None:
         self.unused: list[UnusedBatch] = []
+        self.taken: list[UnusedBatch] = []
         self.reopened: list[UnusedBatch] = []
         self.inspected = 0
         self._next_reader: Callable[[], object] = _nothing
@@ -52,6 +54,13 @@ class LeftBatches:
             is_left = batches is not None and batches.loader is loader and not batches.is_over
             (self.reopened if is_left else self.unused).append(batch)
 
+    def samples_inspected(self) -> int:
+        """Return the samples of the first batches that were left, as a later one is used. They are counted
+        once."""
+        samples = self.inspected if self._next_reader() is not None else 0
+        self.inspected, self._next_reader = 0, _nothing
+        return samples
+
     def samples_left(self, newest: LoaderPass | None) -> int:
         """Return the samples of the batches that were left before one of `newest` arrived."""
         gone = [batch for batch in self.reopened if batch.batches() is None]
@@ -61,16 +70,10 @@ class LeftBatches:
         self.reopened.clear()
         return sum(batch.samples for batch in gone if batch.has_fed)
 
-    def samples_inspected(self) -> int:
-        """Return the samples of the first batches that were left, as a later one is used. They are counted
-        once."""
-        samples = self.inspected if self._next_reader() is not None else 0
-        self.inspected, self._next_reader = 0, _nothing
-        return samples
-
     def clear(self) -> None:
         """Forget all batches."""
         self.unused.clear()
+        self.taken.clear()
         self.reopened.clear()
         self.inspected, self._next_reader = 0, _nothing
 

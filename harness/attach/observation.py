@@ -82,7 +82,7 @@ class Observation:
         self.manual = ManualUpdates(clears_gradients) if not training.optimizers else None
         self.updates, self.step, self.under_way = 0, 1, under_way
         self.raises_stop, self._has_raised_stop = True, False
-        self.is_loading, self._has_loss, self.sizes = False, False, StepSizes(self.feeding)
+        self.is_loading, self._has_loss, self.sizes = False, False, StepSizes(self.feeding, tracker.left)
         self._scaled: tuple[Any, Any] = (None, None)
         self.model_id: int | None = None
         # Whether the update that is still within another call ends the step; None without one.
@@ -367,7 +367,7 @@ class Observation:
             tracker.mark_update()
         ticket = None if timer.end_device is None else timer.end_device(is_late=is_late)
         self.model_id = self.sizes.leader
-        samples, tokens = self.sizes.take(tracker.samples, prefers_inputs=self.manual is not None)
+        samples, tokens = self.sizes.take(tracker.samples, step, prefers_inputs=self.manual is not None)
         is_missed = self.model_id is None and under_way.has_trained and bool(training.optimizers)
         if is_missed and not self.is_discovering:
             # No followed model was called although gradients were computed: they may have to be searched for.

@@ -61,8 +61,8 @@ class LoaderPass:
         samples_ahead: samples of the batch that its reader, a loader of Accelerate, has not returned yet;
             None: its reader returns each batch at once.
         has_fed: whether it has fed a step of the training.
-        axis: the dimension of its batches that counts samples; None before the first batch, negative without
-            one.
+        axis: what counts the samples of its batches, see `batch_axis`; None before the first batch, -1 where
+            nothing does.
         early_samples: the numbers of samples in its batches before training began, since the last evaluation;
             0: unknown.
         drawn_last: the indices of its last batches, where they count the samples of the newest one.

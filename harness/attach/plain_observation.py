@@ -137,7 +137,7 @@ class PlainObservation(Observation):
         if events >= CALLED:
             tracker.forward_began(has_gradients=True, is_evaluating=False)
             plain.has_begun = plain.has_trained = True
-            self.sizes.leader, self.sizes.inputs = model_id, plain.sizes
+            self.sizes.replay(model_id, plain.sizes)
         if events >= RETURNED:
             tracker.forward_ended(has_gradients=True)
         if events >= GRADIENTS_BEGAN:

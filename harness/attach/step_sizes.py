@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import ReferenceType, ref
 
-from torch import is_grad_enabled
+from torch import Tensor, is_grad_enabled
 
 from harness.attach.batches import Rows, rows_of, samples_of_first_step, sizes_of
 from harness.attach.feeding import Feeding
+from harness.attach.left_batches import LeftBatches
 
 # Of the inputs of a model: it may have acted for an agent that learns from several samples.
 ONE_SAMPLE = (1, None)
@@ -24,6 +26,10 @@ class StepSizes:
     a batch ahead, such as those with Accelerate. Their loaders are found where a pass is over and the model
     is trained once more before another batch comes: from then on the model's inputs count.
 
+    A batch is passed over where the script loads another one of the same pass before it calls the model, with
+    as many samples as that one, and no further call follows for it: a script skips those it cannot use. Where
+    more than two thirds of the calls are after several batches, each call may be for all of them.
+
     A model that is trained in evaluation mode counts where no other one is called in the step. So does one
     that is called with gradients within the backward pass alone, as by an adjoint of an ODE.
 
@@ -38,9 +44,9 @@ class StepSizes:
         has_slices: whether the first model was called with consecutive rows of one tensor in a step so far.
     """
 
-    def __init__(self, feeding: Feeding) -> None:
-        """`feeding` knows the loaders that feed the training."""
-        self._feeding = feeding
+    def __init__(self, feeding: Feeding, left: LeftBatches) -> None:
+        """`feeding` knows the loaders that feed the training, `left` the batches before each call."""
+        self._feeding, self._left = feeding, left
         self.leader: int | None = None
         self.inputs: tuple[int | None, int | None] | None = None
         self.evaluated_inputs: tuple[int | None, int | None] | None = None
@@ -60,6 +66,16 @@ class StepSizes:
         # Whether a call of the model has had as many samples as the newest batch of its step.
         self._has_agreed = self.has_slices = False
         self._rows: Rows | None = None
+        # The first tensor of the newest inputs (None: there is none), whether that is unknown, whether it is
+        # that of the call before, and whether those of the last two calls that were compared are the same.
+        self._input: ReferenceType[Tensor] | None = None
+        self._is_input_unknown = self._is_same_input = self._repeats_inputs = False
+        # Whether the inputs since the newest backward pass are those before it.
+        self._is_same_batch = False
+        # The samples of the batches of the step that may be passed over. Since the first step, how many calls
+        # came after several batches, how many after any, and how many steps those were in.
+        self._passed_over: list[int] = []
+        self._passing_calls = self._calls = self._steps = 0
 
     def begin_after(self, early: Sequence[int]) -> None:
         """Begin within the first step, for which batches of `early` samples were loaded, the newest first."""
@@ -94,9 +110,47 @@ class StepSizes:
         """The first model of the step is called for training, once more or for the first time."""
         sizes, rows = sizes_of(inputs), rows_of(inputs)
         before = None if self.leader is None else self.inputs
+        tensor = inputs[0] if inputs and isinstance(inputs[0], Tensor) else None
+        if self._is_input_unknown:
+            self._is_same_input, self._is_input_unknown = self._repeats_inputs, False
+        else:
+            is_same = self._is_same_input = self._input is not None and self._input() is tensor
+            self._repeats_inputs = is_same if self._input is not None else self._repeats_inputs
+        self._input = None if tensor is None else ref(tensor)
+        if self.inputs is None:
+            self._is_same_batch = self._is_same_input
+        self._note_batches(sizes[0])
         if before is not None and rows is not None and rows.follow(self._rows) and rows.size == sizes[0]:
             sizes, self.has_slices = _sum(before, sizes), True
         self.leader, self.inputs, self._rows = model_id, sizes, rows
+
+    def replay(self, model_id: int, sizes: tuple[int | None, int | None]) -> None:
+        """The first model was called for training with inputs of such samples and tokens, in a plain step
+        that is no longer one."""
+        self.leader, self.inputs, self._is_input_unknown = model_id, sizes, True
+        self._note_batches(sizes[0])
+
+    def _note_batches(self, samples: int | None) -> None:
+        """The first model is called with so many samples."""
+        taken, self._left.taken = self._left.taken, []
+        if not taken:
+            if self._passed_over and not self._is_same_input:
+                self._passed_over.pop()  # The call is for it: a script may load several batches at once.
+            return
+        self._calls += 1
+        if len(taken) > 1 and all(batch.batches is taken[0].batches for batch in taken):
+            self._passing_calls += 1
+            if samples == taken[-1].samples:
+                self._passed_over += [batch.samples for batch in taken[:-1]]
+
+    def _leave_passed_over(self, loaded: int | None, step: int) -> int | None:
+        """Return `loaded` without the batches that were passed over in `step`, which ends."""
+        plain_steps = step - FIRST_STEPS - self._steps
+        is_rare = 3 * self._passing_calls <= 2 * (self._calls + plain_steps)
+        if loaded is not None and step > FIRST_STEPS and is_rare:
+            loaded -= sum(self._passed_over)
+        self._passed_over.clear()
+        return loaded
 
     def another_called(self, model_id: int, inputs: tuple[Any, ...]) -> None:
         """A further model is called for training after the first one was called with one sample."""
@@ -117,7 +171,7 @@ class StepSizes:
             return
         samples, tokens = self.inputs
         self._has_agreed |= samples is not None and samples == self.newest
-        if self.has_new_batch or not is_repeated:
+        if self.has_new_batch or not (is_repeated or self._is_same_batch):
             self._before = self._samples, self._tokens
         self.has_new_batch = False
         samples_before, tokens_before = self._before
@@ -133,9 +187,15 @@ class StepSizes:
         """Count no inputs of models in evaluation mode, with whatever gradients, in the step so far."""
         self.evaluated_inputs, self._evaluated, self._is_late = None, (None, None), False
 
-    def take(self, loaded: int | None, *, prefers_inputs: bool) -> tuple[int, int | None]:
-        """Return the samples and the tokens of the step that ends, in which batches of `loaded` samples were
-        returned, and begin anew. `prefers_inputs` is whether batches may be of the next step."""
+    def take(self, loaded: int | None, step: int, *, prefers_inputs: bool) -> tuple[int, int | None]:
+        """Return the samples and the tokens of `step`, which ends, and in which batches of `loaded` samples
+        were returned, and begin anew. `prefers_inputs` is whether batches may be of the next step."""
+        if self._passed_over:
+            loaded = self._leave_passed_over(loaded, step)
+        if step == 1:
+            self._passing_calls = self._calls = 0
+        else:
+            self._steps += 1
         called, tokens = self._samples, self._tokens
         if self._is_late:
             self._is_late = False
@@ -154,7 +214,8 @@ class StepSizes:
             self.early = ()
         self.carried, self.newest, self._prefers_inputs = self.newest or 0, None, False
         self.leader = self.inputs = self._rows = self._samples = self._tokens = None
-        self._before = None, None
+        self._before, self._input = (None, None), None
+        self._is_input_unknown = self._is_same_input = self._is_same_batch = False
         return samples, tokens
 
 

@@ -154,11 +154,8 @@ class StepTracker:
         it is called again without a backward pass: then the script did something else in between."""
         if self._backwards:  # An activation checkpoint computes it again.
             return
-        left = self.left
-        left.unused.clear()
-        left.reopened.clear()
-        if left.inspected:
-            self._leave_inspected()
+        if self.left.unused or self.left.reopened or self.left.inspected:
+            self._take_batches()
         self._evaluates = is_evaluating or not has_gradients
         if has_gradients:
             self.calls += 1
@@ -195,11 +192,8 @@ class StepTracker:
         """Gradients are about to be computed."""
         self._backwards += 1
         if self._backwards == 1:
-            left = self.left
-            left.unused.clear()
-            left.reopened.clear()
-            if left.inspected:
-                self._leave_inspected()
+            if self.left.unused or self.left.reopened or self.left.inspected:
+                self._take_batches()
             self.has_evaluated = self._is_evaluating = False
             if self._step_calls > self._most_calls:
                 self._most_calls = self._step_calls
@@ -233,6 +227,8 @@ class StepTracker:
 
     def update_began(self) -> None:
         """An optimizer steps; with a closure, it calls forward and backward itself."""
+        if self._is_evaluating and not self.has_batch and self._trained is None and self._timer.is_observing:
+            self.leave_out()
         self.is_updating = self.repeats_batch = True
         self.has_evaluated = self._is_evaluating = False
         if self._timer.is_observing:
@@ -283,10 +279,8 @@ class StepTracker:
         self.has_evaluated = self._is_evaluating = self.has_batch = False
         self.is_updating = self.repeats_batch = False
         self.samples = self._trained = None
-        left = self.left
-        left.unused.clear()
-        left.reopened.clear()
-        left.inspected = 0
+        if self.left.unused or self.left.taken or self.left.reopened or self.left.inspected:
+            self.left.clear()
         self.evaluation_ns = 0
         wait_end_ns = started_ns + wait_ns
         copy_end_ns = wait_end_ns + copy_ns
@@ -383,9 +377,13 @@ class StepTracker:
         self.samples = None
         self.left.clear()
 
-    def _leave_inspected(self) -> None:
-        """Count no first batches that the script has left, as a later one is used."""
-        self.samples = (self.samples or 0) - self.left.samples_inspected()
+    def _take_batches(self) -> None:
+        """The newest batches are used: count none of the first ones that the script has left before."""
+        left = self.left
+        left.taken, left.unused = left.unused, []
+        left.reopened.clear()
+        if left.inspected:
+            self.samples = (self.samples or 0) - left.samples_inspected()
 
     def _enter(self, phase: int) -> None:
         if self._timer.is_observing:

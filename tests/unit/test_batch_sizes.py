@@ -96,3 +96,18 @@ def test_the_samples_of_a_packed_sequence_are_its_sequences() -> None:
     packed = pack_sequence([torch.ones(2, 5), torch.ones(7, 5), torch.ones(4, 5)], enforce_sorted=False)
     assert sizes_of((packed,)) == (3, None)
     assert samples_of((packed, torch.ones(3)), batch_axis((packed,), 3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (([torch.ones(6), torch.ones(9), torch.ones(6)], torch.ones(3)), 3),
+        ({"images": (torch.ones(3, 8, 8), torch.ones(3, 5, 8), torch.ones(3, 6, 6))}, 3),
+        ([torch.ones(5, 7), torch.ones(5), torch.ones(5)], 5),
+        (([torch.ones(6, 2), torch.ones(6, 2)], torch.ones(2)), 6),
+    ],
+)
+def test_samples_in_a_list_are_its_tensors_where_they_are_as_many_as_the_batch_size(
+    batch: Any, samples: int
+) -> None:
+    assert samples_of(batch, batch_axis(batch, 3)) == samples

@@ -102,3 +102,19 @@ def test_a_change_names_the_batches_that_the_script_has_loaded_ahead(tmp_path: P
     answer = attached.answer(requests[0])
     assert sizes[answer.step - 1 : answer.step + 1] == [4, 2]
     assert "loads batches ahead" in answer.message
+
+
+def test_the_first_step_has_the_batches_of_both_loaders_in_all_its_micro_batches(tmp_path: Path) -> None:
+    labeled: DataLoader[Any] = DataLoader(torch.ones(40, 2), batch_size=4)  # type: ignore[arg-type]
+    more: DataLoader[Any] = DataLoader(torch.ones(40, 2), batch_size=3)  # type: ignore[arg-type]
+
+    def script() -> None:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        for number, (batch, unlabeled) in enumerate(zip(labeled, more, strict=False), start=1):
+            (model(batch).mean() + model(unlabeled).mean()).backward()
+            if number % 2 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    assert [row.samples for row in steps_of(tmp_path, script).steps] == [14] * 5

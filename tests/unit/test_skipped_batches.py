@@ -1,4 +1,4 @@
-"""Batches that a script skips after the call of its model, as where the loss is not finite."""
+"""Batches that a script skips: before the call of its model, or after it, as where the loss is not finite."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -111,3 +111,56 @@ def test_a_batch_of_another_loader_after_the_call_of_the_model_skips_none(tmp_pa
             parts.update()
 
     assert samples(watched(tmp_path, train)) == [4, 4, 4, 4, 7] * 3 + [4, 4, 4, 4, 5]
+
+
+@pytest.mark.parametrize("every", [2, 3, 6])
+def test_a_batch_that_is_passed_over_counts_no_samples(tmp_path: Path, every: int) -> None:
+    def train(parts: Parts) -> None:
+        for number, (inputs,) in enumerate(parts.loader, start=1):
+            if number > BATCHES // 2 and number % every == 0:
+                continue
+            parts.loss(inputs).backward()
+            parts.update()
+
+    log = watched(tmp_path, train)
+    assert set(samples(log)[:-1]) == {BATCH}
+    assert samples(log)[-1] in (BATCH, BATCH - 2)
+    assert log.unexplained_gaps_ns() == {}
+
+
+def test_a_micro_batch_that_is_passed_over_counts_no_samples(tmp_path: Path) -> None:
+    def train(parts: Parts) -> None:
+        taken = 0
+        for number, (inputs,) in enumerate(parts.loader, start=1):
+            if number % 5 == 0:
+                continue
+            parts.loss(inputs).backward()
+            taken += 1
+            if taken % 2 == 0:
+                parts.update()
+
+    assert samples(watched(tmp_path, train)) == [8] * 8
+
+
+@pytest.mark.parametrize("together", [2, 4])
+def test_batches_that_are_loaded_at_once_for_one_call_each_count(tmp_path: Path, together: int) -> None:
+    def train(parts: Parts) -> None:
+        batches = iter(parts.loader)
+        for _ in range(BATCHES // together):
+            for inputs in [next(batches)[0] for _ in range(together)]:
+                parts.loss(inputs).backward()
+            parts.update()
+
+    steps = BATCHES // together - 2
+    assert samples(watched(tmp_path, train))[1:] == [BATCH * together] * steps + [BATCH * together - 2]
+
+
+def test_batches_that_each_call_takes_together_count(tmp_path: Path) -> None:
+    def train(parts: Parts) -> None:
+        batches = iter(parts.loader)
+        for (inputs,) in batches:
+            (more,) = next(batches)
+            (parts.model(inputs).square().mean() + more.mean()).backward()
+            parts.update()
+
+    assert samples(watched(tmp_path, train))[1:] == [2 * BATCH] * (BATCHES // 2 - 2) + [2 * BATCH - 2]

@@ -1,0 +1,84 @@
+"""Steps of scripts that cut their batches themselves."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.attach_factories import steps_of
+
+BATCH, STEPS = 5, 12
+
+
+class Parts:
+    """A model and its optimizer."""
+
+    def __init__(self, lr: float = 0.01) -> None:
+        self.model = nn.Linear(4, 2)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
+
+    def loss(self, inputs: Tensor) -> Tensor:
+        loss: Tensor = self.model(inputs).square().mean()
+        return loss
+
+
+def sharpness_aware(parts: Parts, inputs: Tensor) -> None:
+    """Gradients at the weights, and again at weights nearby."""
+    parts.loss(inputs).backward()
+    gradients = [weight.grad.clone() for weight in parts.model.parameters() if weight.grad is not None]
+    with torch.no_grad():
+        torch._foreach_add_(list(parts.model.parameters()), gradients)
+    parts.optimizer.zero_grad()
+    parts.loss(inputs).backward()
+    with torch.no_grad():
+        torch._foreach_sub_(list(parts.model.parameters()), gradients)
+    parts.optimizer.step()
+
+
+def twice_with_dropout(parts: Parts, inputs: Tensor) -> None:
+    """Two passes over each of two micro-batches."""
+    for part in inputs, inputs + 1:
+        (parts.loss(part) + parts.loss(part)).backward()
+    parts.optimizer.step()
+    parts.optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(("update", "samples"), [(sharpness_aware, BATCH), (twice_with_dropout, 2 * BATCH)])
+def test_the_same_inputs_once_more_add_no_samples(
+    tmp_path: Path, update: Callable[[Parts, Tensor], None], samples: int
+) -> None:
+    parts = Parts()
+
+    def train() -> None:
+        for _ in range(STEPS):
+            update(parts, torch.randn(BATCH, 4))
+
+    assert [row.samples for row in steps_of(tmp_path, train).steps] == [samples] * STEPS
+
+
+def test_an_evaluation_before_the_update_of_a_closure_is_of_no_step(tmp_path: Path) -> None:
+    parts = Parts()
+    optimizer = torch.optim.LBFGS(parts.model.parameters(), lr=0.01, max_iter=2)
+
+    def train() -> None:
+        for number in range(STEPS):
+            inputs = torch.randn(BATCH, 4)
+
+            def closure(inputs: Tensor = inputs) -> Tensor:
+                optimizer.zero_grad()
+                loss = parts.loss(inputs)
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            if number == STEPS // 2:
+                parts.model.eval()
+                with torch.no_grad():
+                    parts.loss(inputs)
+                parts.model.train()
+
+    log = steps_of(tmp_path, train)
+    assert list(log.evaluations_ns) == [STEPS // 2 + 2]
+    assert log.unexplained_gaps_ns() == {}
