@@ -1,15 +1,18 @@
-"""Tracebacks of a script without the frames of Stepscope, as Python prints them for the bare script."""
+"""Tracebacks of a script: without the frames of Stepscope, as Python prints them for the bare script, and the
+handlers that an error passes."""
 
+import dis
 import runpy
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, TracebackType
 
 import harness
 
 # This package, and the one that scripts import.
 _PACKAGES = tuple(f"{Path(harness.__file__).parents[1] / name}/" for name in ("harness", "stepscope"))
+_COMPARISONS = frozenset({"CHECK_EXC_MATCH", "CHECK_EG_MATCH"})
 _RUNPY = (runpy.__file__, "<frozen runpy>")
 
 
@@ -31,6 +34,25 @@ def was_raised_by_runpy(error: BaseException) -> bool:
     """Return whether runpy itself raised `error`, before anything of the script ran."""
     files = [one.tb_frame.f_code.co_filename for one in _walk(error.__traceback__)]
     return isinstance(error, ImportError) and files[-1] in _RUNPY and all(map(_is_own, files))
+
+
+def passes_on(code: CodeType, position: int) -> bool:
+    """Return whether the handler around an instruction of `code` is a `finally` or `with`. Their body comes
+    right after the error was pushed; an `except` compares the error first, or, without a class, drops it."""
+    handlers: list[list[str]] = []  # Those around the instruction, each with its instructions so far.
+    for instruction in dis.get_instructions(code):
+        if instruction.offset > position:
+            break
+        name = instruction.opname
+        if name == "PUSH_EXC_INFO":
+            handlers.append([])
+        elif handlers:
+            handlers[-1].append(name)
+            if handlers[-1][-2:] == ["POP_EXCEPT", "RERAISE"]:  # The end of each handler.
+                handlers.pop()
+    if not handlers:
+        return False
+    return handlers[-1][0] != "POP_TOP" and _COMPARISONS.isdisjoint(handlers[-1])
 
 
 def _without_own(trace: TracebackType | None) -> TracebackType | None:

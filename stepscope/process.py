@@ -8,16 +8,15 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import CodeType, FrameType, TracebackType
+from types import FrameType, TracebackType
 from typing import NamedTuple, NoReturn
 
 from harness.attach.active import active
 from harness.attach.ending import ScriptStopped, UnknownExit
 from harness.attach.launch import DISABLED_VARIABLE, report, reporting_threads
 from harness.errors import INTERRUPTED_CODE
+from harness.tracebacks import passes_on
 from stepscope.notebook import in_notebook
-
-_COMPARISONS = frozenset({"CHECK_EXC_MATCH", "CHECK_EG_MATCH"})
 
 
 class ProcessEnd:
@@ -141,26 +140,7 @@ def error_passed_on() -> BaseException | None:
     if error is None or error.__traceback__ is None or isinstance(error, GeneratorExit):
         return None
     frame = error.__traceback__.tb_frame  # The traceback has come as far as the frame that handles the error.
-    return error if _passes_on(frame.f_code, frame.f_lasti) else None
-
-
-def _passes_on(code: CodeType, position: int) -> bool:
-    """Return whether the handler around an instruction of `code` is a `finally` or `with`. Their body comes
-    right after the error was pushed; an `except` compares the error first, or, without a class, drops it."""
-    handlers: list[list[str]] = []  # Those around the instruction, each with its instructions so far.
-    for instruction in dis.get_instructions(code):
-        if instruction.offset > position:
-            break
-        name = instruction.opname
-        if name == "PUSH_EXC_INFO":
-            handlers.append([])
-        elif handlers:
-            handlers[-1].append(name)
-            if handlers[-1][-2:] == ["POP_EXCEPT", "RERAISE"]:  # The end of each handler.
-                handlers.pop()
-    if not handlers:
-        return False
-    return handlers[-1][0] != "POP_TOP" and _COMPARISONS.isdisjoint(handlers[-1])
+    return error if passes_on(frame.f_code, frame.f_lasti) else None
 
 
 def _ignore(_error: BaseException | None) -> None:

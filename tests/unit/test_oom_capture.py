@@ -19,7 +19,8 @@ from harness.settings.spec import change
 from harness.train.loop import take_step
 from harness.train.workload import Workload
 from harness.watch.oom.backward import reached
-from harness.watch.oom.capture import FailedRun, OomCapture, capture_evidence, clean
+from harness.watch.oom.capture import FailedRun, OomCapture, capture_evidence
+from harness.watch.oom.raised import clean
 from harness.watch.oom.reporter import MOST_SITES, live_sites
 from harness.watch.timing import StepTimer
 from tests.train_factories import Clock, a_device, a_workload, raising

@@ -19,7 +19,7 @@ from harness.store.folder import RunFolder
 from harness.watch.boundary import Outcome
 from harness.watch.context import Progress
 from harness.watch.memory import MemoryWatch
-from harness.watch.oom import capture as capture_module
+from harness.watch.oom import raised as raised_module
 from harness.watch.oom.errors import NoRecoveryError
 from harness.watch.oom.reporter import OomReporter, Subject
 from harness.watch.outcome import OutcomeRecorder
@@ -168,7 +168,7 @@ def test_where_there_is_no_memory_for_a_report_the_error_s_own_text_is_recorded(
 ) -> None:
     bench = Bench()
     bench.device.allocator.allocate(3 << 30)
-    monkeypatch.setattr(capture_module, "clean", raising(MemoryError()))
+    monkeypatch.setattr(raised_module, "clean", raising(MemoryError()))
     bench.run_out(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 6.00 GiB."))
     assert bench.journal.end is not None
     assert bench.journal.end[1] == (

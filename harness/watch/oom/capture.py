@@ -4,12 +4,9 @@ The evidence is strings and numbers only: a frame or a tensor in it would keep a
 """
 
 import linecache
-import re
-import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import FrameType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -17,7 +14,6 @@ from torch import nn
 from harness.analysis.oom.error import (
     ErrorNumbers,
     allowed_bytes,
-    is_from_worker,
     is_of_host,
     is_of_shared_memory,
     read_error,
@@ -35,14 +31,14 @@ from harness.device.allocated import allocated_bytes
 from harness.device.cpu.heap import separates_large_blocks
 from harness.device.host.shared_memory import read_shared_memory
 from harness.device.protocol import AllocatorReading, Device, MemoryInfo
-from harness.errors import text_of
 from harness.records.memory import MemoryCategory, ProcessLimit
 from harness.records.run import DeviceKind, MemoryReading
 from harness.tracking.frames import is_library, is_own, shorten
 from harness.tracking.owners import owned_tensors, storage_bytes
 from harness.watch.oom.backward import reached
-from harness.watch.oom.errors import attempt, memory_error_of, with_causes
+from harness.watch.oom.errors import attempt
 from harness.watch.oom.place import FailedDevice, failed_device
+from harness.watch.oom.raised import RaisedError
 from harness.watch.oom.variables import largest_variables, locals_of
 from harness.watch.training import Training, WatchSettings
 
@@ -57,14 +53,6 @@ _MOST_FRAMES, _MOST_MODULES = 12, 12
 _CODE_LENGTH, _ERROR_LENGTH = 120, 1_000
 # A driver may reserve this much for itself: only more than this belongs to other processes.
 _DRIVER_RESERVE_BYTES = 1 << 30
-_FILE = re.compile(r'File "([^"]+)"')
-# In the text of a worker's error (`ExceptionWrapper` in torch/_utils.py); of a chain, the last one counts.
-_TRACEBACK = "Traceback (most recent call last):"
-# Before the first of them.
-_ORIGINAL = "Original Traceback"
-_WORKER_CALL = re.compile(r'^ +File "([^"\n]+)", line (\d+), in (.+)$', re.MULTILINE)
-# File, line and function.
-_Call = tuple[str, int, str]
 _NO_FRAMES = (
     "The backward pass runs in C++, without Python frames: the line is the one that started it, and which "
     "module's gradient was being computed is not known."
@@ -110,44 +98,9 @@ class FailedRun(NamedTuple):
     live_sites: Callable[[], Sequence[LiveSite]]
 
 
-class _RaisedError(NamedTuple):
-    """An error's text, as it is and cleaned, and the frames and lines of its traceback, outermost first."""
-
-    own_text: str
-    text: str
-    frames: Sequence[FrameType]
-    lines: Sequence[int]
-
-    @classmethod
-    def of(cls, error: BaseException) -> Self:
-        """Read the error by which memory ran out: `error`, or a cause that it was raised from. The traceback
-        of a cause begins where it was caught, so that the calls before are those of `error`."""
-        memory_error = memory_error_of(error) or error
-        lines: dict[FrameType, int] = {}
-        for one in with_causes(error):
-            lines.update(traceback.walk_tb(one.__traceback__))
-            if one is memory_error:
-                break
-        own_text = text_of(memory_error)
-        text = clean(own_text or type(memory_error).__name__)
-        return cls(own_text, text, list(lines), list(lines.values()))
-
-    @property
-    def is_from_worker(self) -> bool:
-        """Return whether a loader's worker raised it."""
-        return is_from_worker(self.own_text)
-
-    def calls(self) -> list[_Call]:
-        """Return the calls that led to it, innermost first: those of the worker, then those of this
-        process."""
-        called = zip(reversed(self.frames), reversed(self.lines), strict=True)
-        calls = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in called]
-        return [*_worker_calls(self.own_text), *calls]
-
-
 def capture_evidence(error: BaseException, step: int, phase: OomPhase, run: FailedRun) -> OomCapture:
     """Capture the evidence of `error`, raised in `phase` of `step`."""
-    training, raised = run.training, _RaisedError.of(error)
+    training, raised = run.training, RaisedError.of(error)
     failed = failed_device(raised.text, run.device, run.memory)
     numbers = read_error(raised.text, None if failed.memory is None else failed.memory.reserved_bytes)
     memory_state = _memory(failed, raised, numbers, run.settings.memory_cap_bytes)
@@ -159,7 +112,7 @@ def capture_evidence(error: BaseException, step: int, phase: OomPhase, run: Fail
     place = failed.torch_device
     return OomCapture(
         step=step,
-        error=clean(_without_calls(raised.own_text))[:_ERROR_LENGTH] or raised.text,
+        error=raised.message[:_ERROR_LENGTH],
         settings=run.settings,
         request=request,
         memory_state=memory_state,
@@ -176,39 +129,13 @@ def capture_evidence(error: BaseException, step: int, phase: OomPhase, run: Fail
     )
 
 
-def _located_phase(raised: _RaisedError, phase: OomPhase, training: Training | None) -> OomPhase:
+def _located_phase(raised: RaisedError, phase: OomPhase, training: Training | None) -> OomPhase:
     """Return the phase of the error: a loader's worker, or where the traceback says more than `phase`."""
     if raised.is_from_worker:
         return OomPhase.WORKER
     if phase in (OomPhase.SETUP, OomPhase.BETWEEN):
         return attempt(lambda: _phase_of_frames(raised.frames, training, phase)) or phase
     return phase
-
-
-def clean(text: str) -> str:
-    """Return an error's text on one line, without the names of personal folders."""
-    text = _FILE.sub(lambda match: f'File "{shorten(match[1])}"', text)
-    return " ".join(text.replace(str(Path.home()), "~").split())
-
-
-def _worker_calls(text: str) -> list[_Call]:
-    """Return the calls in the text of an error from a loader's worker, innermost first; none for others, and
-    none where the worker was killed."""
-    if not is_from_worker(text):
-        return []
-    calls = _WORKER_CALL.findall(text.rpartition(_TRACEBACK)[2])
-    return [(file, int(line), function) for file, line, function in reversed(calls)]
-
-
-def _without_calls(text: str) -> str:
-    """Return the text of an error; that of a worker's without its tracebacks, which are long and stand
-    before what the error says."""
-    first, separator, rest = text.partition(_ORIGINAL)
-    if not separator or not is_from_worker(text):
-        return text
-    lines = rest.rpartition(_TRACEBACK)[2].splitlines()
-    start = next((at for at, line in enumerate(lines) if line and not line.startswith(" ")), 0)
-    return f"{first} {' '.join(lines[start:])}"
 
 
 def _is_before_update(frames: Sequence[FrameType], training: Training | None) -> bool:
@@ -218,7 +145,7 @@ def _is_before_update(frames: Sequence[FrameType], training: Training | None) ->
 
 
 def _request(
-    raised: _RaisedError,
+    raised: RaisedError,
     numbers: ErrorNumbers,
     kind: DeviceKind,
     phase: OomPhase,
@@ -298,7 +225,7 @@ def _module(frames: Sequence[FrameType], training: Training | None) -> tuple[str
 
 
 def _memory(
-    failed: FailedDevice, raised: _RaisedError, numbers: ErrorNumbers, cap_bytes: int | None
+    failed: FailedDevice, raised: RaisedError, numbers: ErrorNumbers, cap_bytes: int | None
 ) -> MemoryAtFailure:
     device, memory = failed.device, failed.memory
     caps = [cap_bytes if failed.is_own else None, allowed_bytes(raised.text)]
@@ -360,7 +287,7 @@ def _limit_of_worker(
 
 
 def _variables(
-    raised: _RaisedError, device: torch.device, training: Training | None
+    raised: RaisedError, device: torch.device, training: Training | None
 ) -> tuple[LiveVariable, ...]:
     if training is None:
         return ()

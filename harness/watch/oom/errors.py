@@ -5,6 +5,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from opcode import opmap
 from typing import TypeVar
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from harness.analysis.oom.error import is_of_shared_memory
 from harness.errors import StepscopeError, text_of
 from harness.notices import print_notice, print_traceback
+from harness.tracebacks import passes_on
 
 Result = TypeVar("Result")
 
@@ -84,28 +86,49 @@ _AMBIGUOUS = re.compile(
 # ENOMEM of a fork or a mapping. A loader worker passes on the text of an error without its number.
 _NO_MEMORY_OF_SYSTEM = f"[Errno {errno.ENOMEM}]"
 
+_RAISE = opmap["RAISE_VARARGS"]
+
 # cudaErrorMemoryAllocation, as `torch.AcceleratorError.error_code` (torch 2.8 and newer).
 _OUT_OF_MEMORY_CODE = 2
 
 
 def with_causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield `error`, and the errors that it was raised from (`raise … from …`), the newest first."""
+    """Yield `error`, and the errors that it was raised from (`raise … from …`) or has taken the place of, the
+    newest first."""
     visited: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in visited:
         visited.add(id(link))
         yield link
-        link = link.__cause__
+        link = link.__cause__ or _replaced_by(link)
+
+
+def _replaced_by(error: BaseException) -> BaseException | None:
+    """Return the error that was on its way through a `finally` or `with` where `error` was raised, as by an
+    archive that cannot be completed, or that of a handler that raised `error` itself. What an `except` calls
+    is no consequence: it may be the next attempt, which has failed for another reason."""
+    context, place = error.__context__, error.__traceback__
+    if context is None or error.__suppress_context__:
+        return None
+    frames = {frame for frame, _ in traceback.walk_tb(context.__traceback__)}
+    while place is not None:
+        code, position = place.tb_frame.f_code, place.tb_lasti
+        if place.tb_frame in frames and (
+            passes_on(code, position) or (place.tb_next is None and code.co_code[position] == _RAISE)
+        ):
+            return context
+        place = place.tb_next
+    return None
 
 
 def memory_error_of(error: BaseException) -> BaseException | None:
-    """Return the error by which memory ran out: `error`, or the cause that it was raised from; None if memory
+    """Return the error by which memory ran out: `error`, or one of those `with_causes` yields; None if memory
     did not run out."""
     return next((one for one in with_causes(error) if _is_of_memory(one)), None)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether `error`, or a cause that it was raised from, means that memory ran out."""
+    """Return whether `error`, or one of those `with_causes` yields, means that memory ran out."""
     return memory_error_of(error) is not None
 
 

@@ -1,0 +1,106 @@
+"""Test which errors count as out of memory because an earlier one does."""
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from harness.watch.oom.errors import is_out_of_memory
+from harness.watch.oom.raised import RaisedError
+
+
+class CrowdedBuffer(io.BytesIO):
+    """A buffer that has no memory for large records."""
+
+    def write(self, data: Any, /) -> int:
+        if len(data) > 100_000:
+            raise MemoryError
+        return super().write(data)
+
+
+def run_out() -> None:
+    raise MemoryError("Unable to allocate 2.00 GiB for an array")
+
+
+def save_to_buffer() -> None:
+    torch.save({"weights": torch.zeros(100_000)}, CrowdedBuffer())
+
+
+@contextlib.contextmanager
+def an_archive() -> Iterator[None]:
+    try:
+        yield
+    finally:
+        raise RuntimeError("the archive is not complete")
+
+
+def leave_archive() -> None:
+    with an_archive():
+        run_out()
+
+
+def fail_in_finally() -> None:
+    try:
+        run_out()
+    finally:
+        next_attempt()
+
+
+def raise_another() -> None:
+    try:
+        run_out()
+    except MemoryError:
+        raise RuntimeError("batch 7 failed")  # noqa: B904
+
+
+def hide_it() -> None:
+    try:
+        run_out()
+    except MemoryError:
+        raise RuntimeError("batch 7 failed") from None
+
+
+def next_attempt() -> None:
+    raise RuntimeError("a shape is wrong")
+
+
+def attempt_again() -> None:
+    try:
+        run_out()
+    except MemoryError:
+        next_attempt()
+
+
+def fail_later() -> None:
+    with contextlib.suppress(MemoryError):
+        run_out()
+    next_attempt()
+
+
+def error_of(act: Callable[[], None]) -> RuntimeError:
+    with pytest.raises(RuntimeError) as caught:
+        act()
+    return caught.value
+
+
+@pytest.mark.parametrize("act", [save_to_buffer, leave_archive, fail_in_finally, raise_another])
+def test_an_error_that_took_the_place_of_one_of_memory_counts(act: Callable[[], None]) -> None:
+    assert is_out_of_memory(error_of(act))
+
+
+@pytest.mark.parametrize("act", [hide_it, attempt_again, fail_later])
+def test_an_error_of_something_else_does_not(act: Callable[[], None]) -> None:
+    assert not is_out_of_memory(error_of(act))
+
+
+@pytest.mark.parametrize("act", [leave_archive, fail_in_finally, raise_another])
+def test_the_calls_are_those_of_the_memory_error(act: Callable[[], None]) -> None:
+    raised = RaisedError.of(error_of(act))
+    functions = [function for _, _, function in raised.calls()]
+    assert functions[:2] == ["run_out", act.__name__]
+    assert functions[-1] == "error_of"
+    assert "__exit__" not in functions
+    assert raised.text == "Unable to allocate 2.00 GiB for an array"
