@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.analysis.oom.explain import explain
-from harness.analysis.oom.fit import _cap
+from harness.analysis.oom.fit import _cap, counterfactuals
 from harness.analysis.oom.report import (
     LeakSign,
     LiveCategory,
@@ -202,6 +202,28 @@ def test_without_a_step_half_of_the_batch_is_to_be_tried_next_and_no_more_is_sai
     (statement,) = explain(some_facts(batch_size=50)).counterfactuals
     assert statement.text == "Which batch fits is not known; the next to try is half of this one, batch 25."
     assert statement.basis == "no step after the warm-up has ended"
+
+
+@pytest.mark.parametrize(
+    ("request_gib", "next_one"),
+    [
+        (100, "is half of this one, batch 25."),
+        (
+            200,
+            "The request alone is 2.7 times the 75.0 GiB that the limit leaves beside the model: if it "
+            "grows with the batch, the next to try is batch 12.",
+        ),
+        (75 * 64, "if it grows with the batch, not even batch 1 fits."),
+    ],
+)
+def test_half_of_the_batch_is_named_only_where_its_request_would_fit(request_gib: int, next_one: str) -> None:
+    size = request_gib * GIB
+    request: dict[str, Any] = {"error_bytes": size, "least_bytes": size, "most_bytes": size}
+    holders = (LiveCategory("weights", None, 5 * GIB), LiveCategory("weights", "head", 5 * GIB))
+    statements = counterfactuals(
+        some_facts(batch_size=50, holders=holders, **request), OomVerdict.TOO_BIG, ()
+    )
+    assert statements[0].text.endswith(next_one)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from harness.analysis.oom.report import (
     OomVerdict,
     PredictedChange,
 )
+from harness.records.memory import MemoryCategory
 from harness.records.run import DeviceKind
 
 # Lines are extrapolated up to this multiple of the run's largest batch.
@@ -39,6 +40,9 @@ _WHATEVER_THE_BATCH = frozenset(
 # The causes for which the memory of a whole step was too large.
 _BY_THE_STEP = frozenset(
     {OomVerdict.CAP, OomVerdict.PROCESS_LIMIT, OomVerdict.TOO_BIG, OomVerdict.FRAGMENTATION}
+)
+_OF_MODEL = frozenset(
+    {MemoryCategory.WEIGHTS.value, MemoryCategory.GRADIENTS.value, MemoryCategory.OPTIMIZER.value}
 )
 # What `words.SEPARATE_BLOCKS` maps individually.
 _SEPARATE_BYTES = 128 << 10
@@ -208,7 +212,36 @@ def _untried(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
     ):
         return []
     text = f"Which batch fits is not known; the next to try is half of this one, batch {batch // 2:,}."
+    most_bytes, request_bytes = _left_by_model(facts), facts.asked.least_bytes
+    if most_bytes is not None and request_bytes is not None and request_bytes / 2 > most_bytes:
+        text = _far_smaller(batch, request_bytes, most_bytes)
     return [Counterfactual(text, "no step after the warm-up has ended", None)]
+
+
+def _far_smaller(batch: int, request_bytes: int, most_bytes: int) -> str:
+    """Return the sentence for a request that alone would not fit into `most_bytes` with half of the batch."""
+    fitting, size_bytes = batch, float(request_bytes)
+    while fitting and size_bytes > most_bytes:
+        fitting //= 2
+        size_bytes = request_bytes * fitting / batch
+    next_one = f"the next to try is batch {fitting:,}" if fitting else "not even batch 1 fits"
+    return (
+        "Which batch fits is not known. The request alone is "
+        f"{words.figure(request_bytes / most_bytes, 2)} times the {words.size(most_bytes)} that the limit "
+        f"leaves beside the model: if it grows with the batch, {next_one}."
+    )
+
+
+def _left_by_model(facts: OomFacts) -> int | None:
+    """Return what the limit leaves beside weights, gradients and optimizer state; None if that is not known,
+    or nothing."""
+    limit_bytes = facts.held.run_limit_bytes
+    if limit_bytes is None:
+        return None
+    of_model = sum(
+        one.held_bytes for one in facts.holders if one.module is None and one.category in _OF_MODEL
+    )
+    return limit_bytes - of_model if limit_bytes > of_model else None
 
 
 def _cap(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
