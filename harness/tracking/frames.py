@@ -76,6 +76,12 @@ def is_library(file: str) -> bool:
     return _NATIVE.search(file) is not None or _COMPILED.search(file) is not None
 
 
+def is_installed(path: str) -> bool:
+    """Return whether a file, by its full path, is one of an installed package or of Python's own library."""
+    path = path.replace("\\", "/")
+    return _PACKAGES.match(path) is not None or _STANDARD.match(path) is not None
+
+
 def is_own(file: str) -> bool:
     """Return whether a shortened path is that of the tracking code."""
     return file.startswith(_TRACKING)

@@ -1,8 +1,10 @@
 """The variables of frames that hold memory, whatever a script keeps it in."""
 
+import io
 import sys
 import traceback
 import weakref
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
@@ -63,6 +65,29 @@ class Unfinished(nn.Module):
 
     def __init__(self) -> None:
         self.__dict__["kept"] = torch.ones(1_000)
+
+
+class Keeper:
+    """An object that keeps what it computes, and runs out of memory."""
+
+    def __init__(self) -> None:
+        self.outputs = [torch.ones(500), torch.ones(500)]
+
+    def step(self) -> None:
+        raise MemoryError
+
+
+class Wrapper:
+    """An object behind which there are others."""
+
+    def __init__(self, module: Any, more: Any = None) -> None:
+        self.module, self.more = module, more
+
+
+def a_buffer(size_bytes: int) -> io.BytesIO:
+    buffer = io.BytesIO()
+    buffer.write(bytes(size_bytes))
+    return buffer
 
 
 def a_cache(limit: int | None) -> Callable[[int], Tensor]:
@@ -142,6 +167,33 @@ def test_the_attribute_of_an_object_is_named(make: Callable[[], Any], name: str)
         return sys._getframe()
 
     assert variables_of(fill) == {name: _BYTES}
+
+
+@pytest.mark.parametrize("make", [lambda: a_buffer(_BYTES), lambda: array("d", [0.0] * (_BYTES // 8))])
+def test_buffers_of_python_count(make: Callable[[], Any]) -> None:
+    def fill() -> FrameType:
+        kept = [make()]
+        assert kept
+        return sys._getframe()
+
+    assert _BYTES <= variables_of(fill)["kept"] < 1.2 * _BYTES
+
+
+def test_of_what_holds_the_same_the_variable_of_the_script_is_named() -> None:
+    """A package calls the script's method, as a trainer does."""
+    names: dict[str, Any] = {}
+    source = "def fit(loop):\n    self = loop.module\n    return self.step()\n"
+    exec(compile(source, "/usr/lib/python3/dist-packages/trainers/loop.py", "exec"), names)
+    module = Keeper()
+    trainer = Wrapper(Wrapper(module, torch.ones(30)))
+    loop = Wrapper(module, trainer)
+    try:
+        names["fit"](loop)
+    except MemoryError as error:
+        calls = dict(traceback.walk_tb(error.__traceback__))
+    found = largest_variables(list(calls), list(calls.values()), torch.device("cpu"), ())
+    assert (found[0].name, found[0].held_bytes) == ("module.outputs", _BYTES)
+    assert {one.site.rpartition(":")[0] for one in found} == {found[0].site.rpartition(":")[0]}
 
 
 def test_attributes_in_slots_are_named_as_others_are() -> None:

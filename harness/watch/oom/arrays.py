@@ -6,9 +6,11 @@ tensor and an array over the same memory are one.
 
 import mmap
 import sys
+from array import array
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from io import BytesIO
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, NamedTuple
 
@@ -17,6 +19,8 @@ from torch import Tensor
 
 from harness.tracking.owners import is_same
 
+# Their size has what they hold in it.
+_BUFFERS: tuple[Any, ...] = (BytesIO, array)
 _CONTAINERS: tuple[Any, ...] = (list, dict, set, frozenset, tuple, deque)
 # Smaller containers do not count: those of up to 512 bytes are in pools of Python's own, outside the heap.
 _LEAST_CONTAINER_BYTES = 1 << 10
@@ -40,8 +44,8 @@ def is_kind_of(value: Any, kinds: Any) -> bool:
 
 
 def is_memory(value: Any) -> bool:
-    """Return whether `value` is a tensor, an array or bytes."""
-    return is_kind_of(value, (Tensor, bytes, bytearray)) or _is_array(value)
+    """Return whether `value` is a tensor, an array, a buffer or bytes."""
+    return is_kind_of(value, (Tensor, bytes, bytearray, *_BUFFERS)) or _is_array(value)
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
@@ -80,12 +84,15 @@ def attributes_of_class(kind: Any) -> Mapping[str, Any]:
 
 
 def memory_of(value: Any, device: torch.device) -> Memory | None:
-    """Return the memory of a tensor, an array or bytes; None if it has none on this device, or maps a file.
-    Call it under `torch._C.DisableTorchFunctionSubclass`."""
+    """Return the memory of a tensor, an array, a buffer or bytes; None if it has none on this device, or maps
+    a file. Call it under `torch._C.DisableTorchFunctionSubclass`."""
     if is_kind_of(value, Tensor):
         return _of_tensor(value, device)
     if device.type != "cpu":
         return None
+    for kind in _BUFFERS:
+        if is_kind_of(value, kind):
+            return Memory(id(value), kind.__sizeof__(value))
     return _of_array(value) if _is_array(value) else Memory(id(value), len(value))
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from inspect import CO_OPTIMIZED
 from types import CellType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from harness.analysis.oom.report import LiveVariable
-from harness.tracking.frames import is_library, is_own, shorten
+from harness.tracking.frames import is_installed, is_library, is_own, shorten
 from harness.watch.oom.arrays import (
     Memory,
     attributes_of,
@@ -34,6 +35,8 @@ from harness.watch.oom.graphs import MOST_NODES, GraphWalk, node_of
 MOST_VARIABLES = 5
 # Smaller ones explain nothing. A share of all that was found.
 _LEAST_SHARE = 0.01
+# The share of what the largest variable holds that another one has to hold to be named in its place.
+_NEARLY_ALL = 0.9
 _MOST_DEPTH = 6
 # Objects that are looked into, and the processor time, for one variable and for all of them.
 _MOST_OBJECTS, _MOST_S, _MOST_S_OF_ALL = 50_000, 0.5, 3.0
@@ -49,19 +52,38 @@ _OWN_REFERENCES = 3
 
 class _VariableMemory(NamedTuple):
     """The sizes in bytes of the memory behind a variable, by address: of its own, and saved for a backward
-    pass in the graphs of its tensors. Complete unless the search was cut."""
+    pass in the graphs of its tensors. Complete unless the search was cut. `depth` is the mean number of
+    objects between the variable and its own memory."""
 
     sizes: dict[int, int]
     saved: dict[int, int]
     is_complete: bool
+    depth: float
 
 
 class _Variable(NamedTuple):
-    """A variable, its frame ("file.py:12 train"), and what it holds."""
+    """A variable, its frame ("file.py:12 train"), whether that is one of an installed package, and what it
+    holds."""
 
     name: str
     site: str
+    is_installed: bool
     memory: _VariableMemory
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a search has found so far: memory, nodes of graphs, and the sum of sizes times depths."""
+
+    sizes: dict[int, int]
+    nodes: list[Any]
+    depth_bytes: int = 0
+
+    def memory(self, saved: dict[int, int], is_complete: bool) -> _VariableMemory:
+        """Return it as the memory behind a variable, with what its graphs have `saved`."""
+        return _VariableMemory(
+            self.sizes, saved, is_complete, self.depth_bytes / max(1, sum(self.sizes.values()))
+        )
 
 
 class _Search:
@@ -75,18 +97,18 @@ class _Search:
     def behind(self, value: Any) -> _VariableMemory:
         """Return the memory that `value` holds. Containers are read item by item, never copied: there is
         little memory left."""
-        sizes: dict[int, int] = {}
-        nodes: list[Any] = []
+        found = _Found({}, [])
         until_s = min(self._until_s, time.thread_time() + _MOST_S)
         try:
-            is_complete = self._collect(value, sizes, nodes, until_s)
+            is_complete = self._collect(value, found, until_s)
         except MemoryError:  # What was found until then is known.
             is_complete = False
-        return self._with_graphs(sizes, nodes, until_s) if is_complete else _VariableMemory(sizes, {}, False)
+        return self._with_graphs(found, until_s) if is_complete else found.memory({}, is_complete=False)
 
-    def _collect(self, value: Any, sizes: dict[int, int], nodes: list[Any], until_s: float) -> bool:
-        """Add to `sizes` the memory behind `value`, and to `nodes` those of the graphs of its tensors; return
+    def _collect(self, value: Any, found: _Found, until_s: float) -> bool:
+        """Add to `found` the memory behind `value`, and the nodes of the graphs of its tensors; return
         whether all was seen."""
+        sizes, nodes = found.sizes, found.nodes
         seen: set[int] = set()
         waiting: list[Iterator[Any]] = [iter((value,))]
         visited = 0
@@ -102,34 +124,41 @@ class _Search:
             if type(one) in _PLAIN or is_kind_of(one, _LEFT_OUT) or id(one) in seen:
                 continue
             if is_memory(one):
-                self._note(one, sizes)
+                found.depth_bytes += len(waiting) * self._note(one, sizes)
                 if is_kind_of(one, Tensor) and len(nodes) < MOST_NODES and (node := node_of(one)) is not None:
                     nodes.append(node)
             elif len(waiting) <= _MOST_DEPTH:
                 if len(seen) == _MOST_OBJECTS:
                     return False
                 seen.add(id(one))
-                self._count(memory_of_container(one, self._device), sizes)
+                container = memory_of_container(one, self._device)
+                found.depth_bytes += len(waiting) * self._count(container, sizes)
                 if not _is_plain(one):
                     waiting.append(_parts(one))
         return True
 
-    def _with_graphs(self, sizes: dict[int, int], nodes: list[Any], until_s: float) -> _VariableMemory:
+    def _with_graphs(self, found: _Found, until_s: float) -> _VariableMemory:
         saved: dict[int, int] = {}
-        walk = GraphWalk(nodes, lambda: time.thread_time() > until_s)
+        walk = GraphWalk(found.nodes, lambda: time.thread_time() > until_s)
         try:
             for tensor in walk.saved():
                 self._note(tensor, saved)
         except MemoryError:  # The variables themselves are known, and the walk has released what it took.
-            return _VariableMemory(sizes, saved, is_complete=False)
-        return _VariableMemory(sizes, saved, walk.is_complete and len(nodes) < MOST_NODES)
+            return found.memory(saved, is_complete=False)
+        return found.memory(saved, walk.is_complete and len(found.nodes) < MOST_NODES)
 
-    def _note(self, value: Any, sizes: dict[int, int]) -> None:
-        self._count(memory_of(value, self._device), sizes)
+    def _note(self, value: Any, sizes: dict[int, int]) -> int:
+        return self._count(memory_of(value, self._device), sizes)
 
-    def _count(self, memory: Memory | None, sizes: dict[int, int]) -> None:
-        if memory is not None and memory.key not in self._owned:
-            sizes[memory.key] = max(memory.size_bytes, sizes.get(memory.key, 0))
+    def _count(self, memory: Memory | None, sizes: dict[int, int]) -> int:
+        """Add to `sizes` what counts of `memory`; return the bytes that are new there."""
+        if memory is None or memory.key in self._owned:
+            return 0
+        before_bytes = sizes.get(memory.key, 0)
+        if memory.size_bytes <= before_bytes:
+            return 0
+        sizes[memory.key] = memory.size_bytes
+        return memory.size_bytes - before_bytes
 
 
 def largest_variables(
@@ -142,12 +171,11 @@ def largest_variables(
     with torch._C.DisableTorchFunctionSubclass():
         memories = (memory_of(one, device) for one in owned)
         search = _Search(device, {memory.key for memory in memories if memory is not None})
-        for frame, line in zip(frames, lines, strict=True):
-            file = shorten(frame.f_code.co_filename)
-            if is_library(file) or is_own(file):
-                continue
-            site = f"{file}:{line} {frame.f_code.co_name}"
-            candidates += [_Variable(name, site, search.behind(value)) for name, value in _named(frame)]
+        for is_installed, frame, line in _script_first(frames, lines):
+            site = f"{shorten(frame.f_code.co_filename)}:{line} {frame.f_code.co_name}"
+            candidates += [
+                _Variable(name, site, is_installed, search.behind(value)) for name, value in _named(frame)
+            ]
     try:
         variables = _shared(candidates)
     except MemoryError:  # As with tens of thousands of tensors: what the largest one holds is known.
@@ -157,11 +185,28 @@ def largest_variables(
     return tuple(one for one in variables[:MOST_VARIABLES] if one.held_bytes > least_bytes)
 
 
+def _script_first(frames: Sequence[FrameType], lines: Sequence[int]) -> list[tuple[bool, FrameType, int]]:
+    """Return the frames with variables to name, and their lines: those of the script, and then those of
+    installed packages."""
+    calls = []
+    for frame, line in zip(frames, lines, strict=True):
+        file = shorten(frame.f_code.co_filename)
+        if not is_library(file) and not is_own(file):
+            calls.append((is_installed(frame.f_code.co_filename), frame, line))
+    return sorted(calls, key=lambda call: call[0])
+
+
 def _shared(variables: Sequence[_Variable]) -> list[LiveVariable]:
     """Return the variables with their parts of the memory that was found."""
-    own = _shares([one.memory.sizes for one in variables], set())
+    own = _shares(
+        [one.memory.sizes for one in variables],
+        set(),
+        [(one.is_installed, one.memory.depth) for one in variables],
+    )
     counted = {key for one in variables for key in one.memory.sizes}
-    saved = _shares([one.memory.saved for one in variables], counted)
+    saved = _shares(
+        [one.memory.saved for one in variables], counted, [(one.is_installed, 0.0) for one in variables]
+    )
     return [
         LiveVariable(
             one.name,
@@ -182,15 +227,37 @@ def _largest(variables: Sequence[_Variable]) -> list[LiveVariable]:
     return [LiveVariable(one.name, one.site, sum(sizes.values()), len(sizes), False, 0)]
 
 
-def _shares(sizes: Sequence[dict[int, int]], counted: set[int]) -> list[dict[int, int]]:
+def _shares(
+    sizes: Sequence[dict[int, int]], counted: set[int], ranks: Sequence[tuple[bool, float]]
+) -> list[dict[int, int]]:
     """Return the part of each of `sizes` that counts for it: memory that is in several counts for the
-    largest, and none that is in `counted`."""
+    largest, and none that is in `counted`. Of those that hold nearly all that the largest holds, the one of
+    the lowest rank takes its place: `net.outputs` of the script, and not `trainer.fit_loop`, behind which is
+    the same."""
     counted = set(counted)
     parts: list[dict[int, int]] = [{} for _ in sizes]
-    for at in sorted(range(len(sizes)), key=lambda at: -sum(sizes[at].values())):
-        parts[at] = {key: size for key, size in sizes[at].items() if key not in counted}
-        counted |= parts[at].keys()
+    totals = [sum(one.values()) for one in sizes]
+    waiting = sorted(range(len(sizes)), key=lambda at: -totals[at])
+    while waiting:
+        at = waiting[0]
+        part = {key: size for key, size in sizes[at].items() if key not in counted}
+        if 2 * sum(part.values()) > totals[at]:  # Else it is behind one that has been chosen.
+            least_bytes = _NEARLY_ALL * totals[at]
+            rivals = [
+                one
+                for one in waiting
+                if totals[one] >= least_bytes and _common_bytes(sizes[at], sizes[one]) >= least_bytes
+            ]
+            at = min(rivals, key=lambda one: (ranks[one], one))
+            part = {key: size for key, size in sizes[at].items() if key not in counted}
+        parts[at] = part
+        counted |= part.keys()
+        waiting.remove(at)
     return parts
+
+
+def _common_bytes(first: dict[int, int], second: dict[int, int]) -> int:
+    return sum(size for key, size in first.items() if key in second)
 
 
 def locals_of(frame: FrameType) -> dict[str, Any]:
