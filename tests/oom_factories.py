@@ -22,6 +22,7 @@ def some_facts(device: DeviceKind = DeviceKind.CUDA, **values: Any) -> OomFacts:
         "code": "return self.down(gelu(self.up(x)))",
         "stack": ("harness/models/transformer.py:31 forward", "harness/models/base.py:29 run_block"),
         "note": None,
+        "script_site": None,
     }
     held: dict[str, Any] = {
         "allocated_bytes": 79 * GIB,

@@ -109,6 +109,8 @@ def _request(request: FailedRequest, facts: OomFacts) -> None:
     _figures(lines)
     if request.code:
         st.code(request.code, language="python", wrap_lines=True)
+    if request.script_site not in (None, request.site):
+        st.caption(plain(f"Called in {request.script_site}."))
     if request.note:
         st.caption(plain(request.note))
 

@@ -2,6 +2,7 @@
 folders."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch._utils import ExceptionWrapper
 
+from harness.analysis.oom.explain import explain
 from harness.analysis.oom.report import LiveSite, OomPhase
+from harness.analysis.oom.text import render
 from harness.device.protocol import AllocatorReading
 from harness.device.testing.device import FAKE_FACTS, FakeDevice
 from harness.records.memory import AllocationRow, ProcessLimit
@@ -23,6 +26,7 @@ from harness.watch.oom.capture import FailedRun, OomCapture, capture_evidence
 from harness.watch.oom.raised import clean
 from harness.watch.oom.reporter import MOST_SITES, live_sites
 from harness.watch.timing import StepTimer
+from tests.oom_factories import some_facts
 from tests.train_factories import Clock, a_device, a_workload, raising
 
 
@@ -189,6 +193,22 @@ def test_an_error_raised_from_the_one_of_memory_has_the_evidence_of_both(workloa
     assert (functions.count("train"), functions[-1]) == (1, "captured")
     assert capture.request.site != capture.request.stack[functions.index("train")]
     assert [one.name for one in capture.variables if one.held_bytes == 20_000] == ["kept"]
+
+
+def test_behind_the_line_of_a_package_stands_the_one_of_the_script(workload: Workload) -> None:
+    names: dict[str, Any] = {}
+    source = "def run(depth, act):\n    return run(depth - 1, act) if depth else act()\n"
+    exec(compile(source, "/usr/lib/python3/dist-packages/trainers/loop.py", "exec"), names)
+    request = captured(workload, lambda: names["run"](12, raising(an_error()))).request
+    assert request.site is not None
+    assert request.site.startswith("tests/")
+    act = partial(torch.zeros, 2**60)
+    request = captured(workload, lambda: names["run"](12, act)).request
+    assert (request.site, request.stack[-1]) == ("trainers/loop.py:2 run", "trainers/loop.py:2 run")
+    assert request.script_site is not None
+    assert request.script_site.startswith("tests/unit/test_oom_capture.py:")
+    facts = some_facts(**request._asdict())
+    assert f"… from {request.script_site}" in render(explain(facts))
 
 
 def test_a_transform_of_a_dataset_is_no_forward_pass() -> None:

@@ -73,6 +73,8 @@ class FailedRequest(NamedTuple):
     stack: tuple[str, ...]
     # A caveat for the reader, such as that a backward pass has no Python frames.
     note: str | None
+    # In the format of `site`: the innermost frame outside of installed packages; None where there is none.
+    script_site: str | None = None
 
 
 class MemoryAtFailure(NamedTuple):

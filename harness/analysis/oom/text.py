@@ -41,7 +41,7 @@ def _request(report: OomReport) -> list[str]:
         size = (
             f"{words.size(request.least_bytes)} to {size} (in the error: {words.size(request.error_bytes)})"
         )
-    module = words.NOT_AVAILABLE
+    module, script_site = words.NOT_AVAILABLE, request.script_site
     if request.module is not None:
         module = f"{request.module or 'the model itself'} ({request.module_kind})"
     return [
@@ -51,6 +51,11 @@ def _request(report: OomReport) -> list[str]:
         f"Line        {request.site or words.NOT_AVAILABLE}",
         *((f"            {request.code}",) if request.code else ()),
         *(f"            from {frame}" for frame in request.stack[1:_STACK]),
+        *(
+            (f"            … from {script_site}",)
+            if script_site not in (None, *request.stack[:_STACK])
+            else ()
+        ),
         f"Settings    {facts.settings_text or words.NOT_AVAILABLE}",
         *(_wrapped(request.note) if request.note else ()),
         *_wrapped(f"Error       {facts.error}", lines=3),

@@ -33,12 +33,12 @@ from harness.device.host.shared_memory import read_shared_memory
 from harness.device.protocol import AllocatorReading, Device, MemoryInfo
 from harness.records.memory import MemoryCategory, ProcessLimit
 from harness.records.run import DeviceKind, MemoryReading
-from harness.tracking.frames import is_library, is_own, shorten
+from harness.tracking.frames import is_installed, is_library, is_own, shorten
 from harness.tracking.owners import owned_tensors, storage_bytes
 from harness.watch.oom.backward import reached
 from harness.watch.oom.errors import attempt
 from harness.watch.oom.place import FailedDevice, failed_device
-from harness.watch.oom.raised import RaisedError
+from harness.watch.oom.raised import Call, RaisedError
 from harness.watch.oom.variables import largest_variables, locals_of
 from harness.watch.training import Training, WatchSettings
 
@@ -157,7 +157,7 @@ def _request(
     )
     ours = [call for call in raised.calls() if not is_library(file := shorten(call[0])) and not is_own(file)]
     path, module = _module(frames, training)
-    stack = tuple(f"{shorten(file)}:{line} {function}" for file, line, function in ours[:_MOST_FRAMES])
+    stack = tuple(_site(call) for call in ours[:_MOST_FRAMES])
     code = linecache.getline(ours[0][0], ours[0][1]).strip() if ours else ""
     note = None
     is_workload = bool(stack) and stack[0].startswith(_WORKLOAD)
@@ -175,7 +175,13 @@ def _request(
         code=code[:_CODE_LENGTH] or None,
         stack=stack,
         note=note,
+        script_site=next((_site(call) for call in ours if not is_installed(call[0])), None),
     )
+
+
+def _site(call: Call) -> str:
+    file, line, function = call
+    return f"{shorten(file)}:{line} {function}"
 
 
 def _is_in_engine(frames: Sequence[FrameType]) -> bool:

@@ -20,7 +20,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _ORIGINAL = "Original Traceback"
 _WORKER_CALL = re.compile(r'^ +File "([^"\n]+)", line (\d+), in (.+)$', re.MULTILINE)
 # File, line and function.
-_Call = tuple[str, int, str]
+Call = tuple[str, int, str]
 
 
 class RaisedError(NamedTuple):
@@ -55,7 +55,7 @@ class RaisedError(NamedTuple):
         """The cleaned text, without the calls in the text of a worker's."""
         return clean(_without_calls(self.own_text)) or self.text
 
-    def calls(self) -> list[_Call]:
+    def calls(self) -> list[Call]:
         """Return the calls that led to it, innermost first: those of the worker, then those of this
         process."""
         called = zip(reversed(self.frames), reversed(self.lines), strict=True)
@@ -69,7 +69,7 @@ def clean(text: str) -> str:
     return " ".join(text.replace(str(Path.home()), "~").split())
 
 
-def _worker_calls(text: str) -> list[_Call]:
+def _worker_calls(text: str) -> list[Call]:
     """Return the calls in the text of an error from a loader's worker, innermost first; none for others, and
     none where the worker was killed."""
     if not is_from_worker(text):
