@@ -38,7 +38,8 @@ def watch(
 ) -> "Run":
     """Open a run over a model and its optimizer, or over several of each.
 
-    Under `stepscope run` this is the run of the script, and `name` and `home` are not used. Otherwise a run
+    Under `stepscope run` this is the run of the script, and `name` and `home` are not used, which a warning
+    in the run says. Otherwise a run
     begins in `home` (default: STEPSCOPE_HOME, else the user's data folder) and lasts until `close`, the end
     of the `with` block, the next `watch`, or the end of the process. A `name` that another run has gets a
     number: a script, or a cell of a notebook, may run again. With STEPSCOPE_DISABLED=1 the run does nothing.
@@ -55,6 +56,7 @@ def watch(
     if Run._newest is not None:
         Run._newest._end_abandoned(Run._newest._interrupt or NextWatch())
     if (attachment := active()) is not None:
+        attachment.warn_of_unused(name, _checked_home(home))
         _begin(attachment, models, optimizers)
         return Run(attachment, None)
     location = Home.locate(_checked_home(home), os.environ)

@@ -165,6 +165,19 @@ class Attachment:
         """The id of the run."""
         return self._folder.run_id
 
+    def warn_of_unused(self, name: str | None, home: str | None) -> None:
+        """Warn in the run where `stepscope.watch` was given another name or home than it has."""
+        unused = [] if name in (None, self.name) else [f"name={name!r}"]
+        if home is not None and Path(home).resolve() != self.folder_path.parents[1].resolve():
+            unused.append(f"home={home!r}")
+        if unused and self._session is not None:
+            self._session.remarks.warn_once(
+                "watch",
+                "watch joined this run",
+                f"Under stepscope run {' and '.join(unused)} of stepscope.watch has no effect; name the run "
+                "with stepscope run --name, and its home with STEPSCOPE_HOME.",
+            )
+
     def trains_in(self, thread: threading.Thread | None) -> bool:
         """Return whether `thread` is the one that trains."""
         return self._guard.is_claimed_by(thread)

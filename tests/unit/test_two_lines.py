@@ -3,10 +3,16 @@
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+import stepscope
+from harness.attach.launch import Script, attaching, origin_of
 from harness.records.run import RunState
+from harness.store.home import Home
 from tests.api_factories import folder_of, log_of, scalar
 from tests.warm_start import run_python
 
@@ -27,6 +33,31 @@ def test_under_stepscope_run_the_script_joins_the_run(tmp_path: Path) -> None:
     losses = [float(line) for line in done.stdout.split()]
     assert [value for _, value in scalar(tmp_path, "loss")] == losses
     assert scalar(tmp_path, "epoch") == [(8, 0.0), (16, 1.0)]
+
+
+def warnings_of_joining(runs: Path, **values: Any) -> list[str]:
+    """The warnings in a run named "first" that `stepscope.watch`, with these values, has joined."""
+    origin = origin_of(Script(str(_SCRIPT), (), is_module=False))
+    folder = Home(runs).create_for_script("first", origin, 0)
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with attaching(folder, os.environ) as attachment:
+        attachment.attach()
+        with stepscope.watch(model, optimizer, **values):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        attachment.end(None)
+    with log_of(runs) as log:
+        return [one.message for _, one in log.events() if one.label == "watch joined this run"]
+
+
+def test_a_name_or_a_home_without_effect_is_a_warning(tmp_path: Path) -> None:
+    (warning,) = warnings_of_joining(tmp_path, name="second", home=tmp_path / "elsewhere")
+    assert "name='second' and home=" in warning
+
+
+def test_the_name_and_the_home_of_the_run_are_none(tmp_path: Path) -> None:
+    assert not warnings_of_joining(tmp_path, name="first", home=tmp_path)
 
 
 @pytest.mark.slow
