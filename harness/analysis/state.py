@@ -128,7 +128,7 @@ def _reported(evidence: StateEvidence) -> RunStatus | None:
         parts.append(missing_sentence(health))
     if len(parts) == 1 and evidence.log_state is not None:
         parts.append("This is not in its log.")
-    return RunStatus(state, " ".join(parts))
+    return RunStatus(state, " ".join([*map(_sentence, filter(None, parts[:-1])), parts[-1]]))
 
 
 def _default_message(state: RunState, evidence: StateEvidence) -> str:

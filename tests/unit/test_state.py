@@ -233,6 +233,8 @@ def test_a_process_that_ended_in_order_without_its_log_is_called_by_its_own_outc
     assert message == f"Stopped by SIGTERM. {incomplete} {missing}"
     message = derive_state(ended._replace(health=LogHealth(5_000, 5_000, 5_000))).message
     assert message == "Stopped by SIGTERM. This is not in its log."
+    failed = ended._replace(reported_state="failed", reported_message="ValueError: it fails")
+    assert derive_state(failed).message == f"ValueError: it fails. {missing}"
     for returncode in (None, 0):
         status = derive_state(ended._replace(returncode=returncode))
         assert status == RunStatus(RunState.STOPPED, f"Stopped by SIGTERM. {missing}")
