@@ -39,14 +39,15 @@ class Refit(NamedTuple):
         """Return the peak of a larger batch, and the largest batch under the limit, in words."""
         fit, larger = self.fit, self.larger
         peak_bytes = max(fit.peak_bytes(larger), self.reached_bytes)
-        text = f"A batch of {words.count(larger)} would peak at about {words.size(peak_bytes)}"
+        or_more, at_most = (" or more", "at most ") if self.is_lower_bound else ("", "")
+        text = f"A batch of {words.count(larger)} would peak at about {words.size(peak_bytes)}{or_more}"
         largest = None if limit_bytes is None else fit.largest(limit_bytes)
         if largest is not None and largest <= _FARTHEST * fit.sizes[-1]:
-            text += f"; about {words.count(largest)} would fit into {words.size(limit_bytes)}"
+            text += f"; {at_most}about {words.count(largest)} would fit into {words.size(limit_bytes)}"
         *smaller, largest_fitted = fit.sizes[:6]
         sizes = ", ".join([*map(words.count, smaller), words.plural(largest_fitted, "sample")])
         basis = f"steps of {sizes}" if not fit.is_proportional else f"steps of {sizes} alone"
-        caveat = ", with peaks that were sampled: true ones may be higher" if self.is_lower_bound else ""
+        caveat = ", with peaks that were sampled" if self.is_lower_bound else ""
         return f"{text} (from {basis}{caveat})."
 
 

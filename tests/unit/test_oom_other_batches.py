@@ -5,6 +5,7 @@ import pytest
 from harness.analysis.oom.explain import explain
 from harness.analysis.oom.fit import fit
 from harness.analysis.oom.report import Counterfactual, OomPhase, RecentChange, RecentStep
+from harness.records.run import DeviceKind
 from tests.oom_factories import GIB, MIB, some_facts, some_peaks
 
 
@@ -91,6 +92,12 @@ def test_of_peaks_that_grow_from_step_to_step_nothing_follows_for_other_batches(
 @pytest.mark.parametrize("steps", [growing_steps(70, 50, 10), growing_steps(117, 3, 2000), ()])
 def test_a_growth_that_is_small_or_not_known_leaves_the_line(steps: tuple[RecentStep, ...]) -> None:
     assert other_batches(steps) == ["Batch 32 would have peaked at about 8.00 GiB."]
+
+
+def test_a_line_through_peaks_that_were_sampled_is_a_lower_bound() -> None:
+    facts = some_facts(DeviceKind.CPU, peaks=some_peaks((64, 12.0)), static_bytes=4 * GIB)
+    texts = [one.text for one in explain(facts).counterfactuals]
+    assert "Batch 32 would have peaked at about 8.00 GiB or more." in texts
 
 
 def test_a_growth_with_a_change_of_settings_is_none_of_the_steps() -> None:

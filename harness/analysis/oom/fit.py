@@ -44,6 +44,8 @@ _BY_THE_STEP = frozenset(
 _OF_MODEL = frozenset(
     {MemoryCategory.WEIGHTS.value, MemoryCategory.GRADIENTS.value, MemoryCategory.OPTIMIZER.value}
 )
+# The highest point of a short step may be between two readings.
+_WITH_SAMPLED_PEAKS = frozenset({DeviceKind.CPU, DeviceKind.MPS})
 # What `words.SEPARATE_BLOCKS` maps individually.
 _SEPARATE_BYTES = 128 << 10
 
@@ -163,7 +165,8 @@ def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
         if size > line.largest_measured * _FARTHEST:
             continue
         peak = line.peak_bytes(size)
-        text = f"Batch {size:,} would have peaked at about {words.size(peak)}."
+        or_more = " or more" if facts.device in _WITH_SAMPLED_PEAKS else ""
+        text = f"Batch {size:,} would have peaked at about {words.size(peak)}{or_more}."
         if size > line.largest_measured:  # There the line is a lower bound.
             text = f"Batch {size:,} would have peaked at at least {words.size(peak)}."
             if limit is not None and peak <= limit < line.peak_bytes(size + 1):
