@@ -31,8 +31,9 @@ memory at the end of the forward pass; where that is not measured, by their peak
 
 There is no verdict "leak" while transient memory grows at least half as fast as what is retained, as with
 growing inputs, unless it is a copy of what is retained (`x = torch.cat([x, …])`), or while the forward pass
-on the CPU needs a third more than at first, nor for a rise that does not exceed an earlier one that was
-freed, as with a list cleared after each epoch.
+on the CPU needs a third more than at first, unless a snapshot of its steps has found that each retains as
+much, nor for a rise that does not exceed an earlier one that was freed, as with a list cleared after each
+epoch.
 
 On the CPU holes in the heap, and growth of the process that is not certainly outside the heap, are no leak
 before they exceed three times the largest transient memory of a step: a heap settles for some hundred steps.

@@ -19,11 +19,13 @@ def judged(
     forward_end: Callable[[int], int] | None = None,
     transient: Callable[[int], int] = lambda step: step * MIB + 20 * MIB,
     copied_bytes: int = 0,
+    retained_slope: int = 0,
     left: Callable[[int], int] = lambda step: 4 * GIB - step * MIB,
 ) -> LeakRow:
     """The verdict on live memory that grows by 1 MiB per step, under a limit of 10 GiB."""
     detector, limits, rows = LeakDetector(on_cpu=on_cpu), Limits(10 * GIB, 20 * GIB), list[LeakRow]()
     detector.set_copy(STEPS, copied_bytes)
+    detector.set_retained(STEPS // 2, retained_slope)
     for step in range(1, STEPS + 1):
         held = GIB + step * MIB
         row = a_row(step, held, held + 100 * MIB, held)
@@ -51,6 +53,13 @@ def test_on_the_cpu_they_are_one_where_memory_does_not_grow_at_the_end_of_the_fo
 
 def test_on_the_cpu_inputs_grow_where_it_grows_there_too() -> None:
     assert judged(True, lambda step: 7 * MIB + step * MIB).verdict == LeakVerdict.WATCH
+
+
+def test_what_a_hunt_has_found_in_every_step_is_a_leak_also_where_inputs_grow() -> None:
+    row = judged(True, lambda step: 7 * MIB + step * MIB, retained_slope=MIB)
+    assert row.verdict == LeakVerdict.LEAK
+    few = judged(True, lambda step: 7 * MIB + step * MIB, retained_slope=MIB // 4)
+    assert few.verdict == LeakVerdict.WATCH
 
 
 @pytest.mark.parametrize("needed", [MIB, MIB // 64])

@@ -156,6 +156,10 @@ class LeakDetector:
         """Set the size, after `step`, of a tensor that steps replace by larger ones; 0: there is none."""
         self._needs.set_copy(step, copied_bytes)
 
+    def set_retained(self, step: int, bytes_per_step: float) -> None:
+        """Set what each step up to `step` retained, as a hunt has found; 0: nothing."""
+        self._needs.set_retained(step, bytes_per_step)
+
     def judge(self, t_ns: int, limits: Limits = NO_LIMITS) -> list[LeakRow]:
         """Return the verdict on every series with readings, the most specific first."""
         newest = self._newest

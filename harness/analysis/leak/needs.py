@@ -29,6 +29,7 @@ class StepNeeds:
         self._peaks, self._forward = GrowthJudge(), GrowthJudge()
         self._newest_forward_bytes = 0
         self._copied_step = self._copied_bytes = 0
+        self._retained_step, self._retained_slope = 0, 0.0
 
     def restart(self) -> None:
         """Begin again after a change of settings."""
@@ -48,11 +49,19 @@ class StepNeeds:
         """Set the size, after `step`, of a tensor that steps replace by larger ones; 0: there is none."""
         self._copied_step, self._copied_bytes = step, copied_bytes
 
+    def set_retained(self, step: int, bytes_per_step: float) -> None:
+        """Set what each step up to `step` retained, as a hunt has found; 0: nothing."""
+        self._retained_step, self._retained_slope = step, bytes_per_step
+
     def without_growth(self, series: LeakSeries, judgment: Judgment) -> Judgment:
-        """Replace the verdict "leak" by "watch" if inputs may grow."""
+        """Replace the verdict "leak" by "watch" if inputs may grow, unless a hunt during the growth has found
+        that each step retains as much: that does not level off with the inputs."""
         if judgment.verdict is not LeakVerdict.LEAK:
             return judgment
         slope = 0.0 if judgment.trend is None else judgment.trend.slope
+        is_found = self._retained_step >= judgment.since_step and self._retained_slope > LEAST_NEEDS * slope
+        if series is LeakSeries.ALLOCATED and is_found:
+            return judgment
         if series is not LeakSeries.WORKERS and self._forward_grows(
             LEAST_FORWARD * slope if series is LeakSeries.ALLOCATED else LEAST_FORWARD_FOR_HOLES * slope
         ):

@@ -97,6 +97,13 @@ def suspects(rows: Iterable[AllocationRow]) -> list[AllocationRow]:
     return sorted(growing, key=lambda row: (-(row.grown_bytes or 0), row.rank))
 
 
+def retained_bytes_per_step(rows: Iterable[AllocationRow], steps: int) -> float:
+    """The bytes that each of `steps` tracked steps retained at sites with a block or more per step."""
+    counted = max(1, steps - 2)
+    sizes = [row.grown_bytes or 0 for row in rows if (row.grown_blocks or 0) >= counted]
+    return sum(sizes) / counted
+
+
 def suspect_sentence(rows: Iterable[AllocationRow], steps: int) -> str:
     """The site that retained most in `steps` tracked steps, in one sentence; from `LEAST_GROWN_BYTES` on."""
     sites = [row for row in suspects(rows) if (row.grown_bytes or 0) >= LEAST_GROWN_BYTES]

@@ -20,13 +20,15 @@ STEPS_AGAIN = 50
 class HuntResult(NamedTuple):
     """Result of a hunt that ended at `step`: whether the CPU's heap grew by more than tensors explain, and
     the size of the tensor that steps replace by larger ones, 0 without one. `refusal` is the reason why
-    nothing could be tracked, in a sentence. `has_site` is whether a line or a kind of memory was found."""
+    nothing could be tracked, in a sentence. `has_site` is whether a line or a kind of memory was found,
+    `retained_bytes_per_step` the part that every step retains."""
 
     step: int
     is_beside_tensors: bool
     copied_bytes: int = 0
     refusal: str | None = None
     has_site: bool = False
+    retained_bytes_per_step: float = 0.0
 
     def answers(self, leak: LeakRow) -> bool:
         """Return whether another hunt for `leak` would find no more."""

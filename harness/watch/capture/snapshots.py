@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.analysis.memory.snapshots import retained_bytes_per_step
 from harness.device.allocated import allocated_bytes
 from harness.errors import StepscopeError
 from harness.records.memory import SnapshotReason
@@ -247,7 +248,11 @@ class Snapshots(StepAction):
         if is_hunt:
             copied_bytes = max((one.block.size_bytes for one in followed.replaced), default=0)
             self.hunt_result = HuntResult(
-                step - 1, rows.heap_growth is not None, copied_bytes, has_site=rows.has_growth
+                step - 1,
+                rows.heap_growth is not None,
+                copied_bytes,
+                has_site=rows.has_growth,
+                retained_bytes_per_step=retained_bytes_per_step(rows.allocations, len(window.steps_ns)),
             )
         self._put(rows)
         self._journal.put(event(rows.snapshot, current.request.command_id))

@@ -155,6 +155,7 @@ class LeakWatch:
         self._detector.add_steps(rows, limits)
         if (result := self._hunt_result()) is not None:
             self._detector.set_copy(result.step, result.copied_bytes)
+            self._detector.set_retained(result.step, result.retained_bytes_per_step)
         return [self._with_hunt(row) for row in self._detector.judge(self._clock_ns(), limits)]
 
     def _with_hunt(self, row: LeakRow) -> LeakRow:
