@@ -281,28 +281,32 @@ def widget_value(key: str) -> Any:
 
 
 def set_widget_value(key: str, value: Any) -> None:
-    """Set a widget's value before it is drawn, only if it differs, so that text being typed into an unchanged
-    field is not lost."""
+    """Set a widget's value before it is drawn, if it differs: text being typed is not lost."""
     if key not in st.session_state or st.session_state[key] != value:
         st.session_state[key] = value
 
 
+def set_value_of_drawn(key: str, value: Any) -> None:
+    """Set the value of a widget that was drawn before; one that was not has to have `value` as its default.
+    Streamlit sends a value that was set with one run of the page alone: a browser that draws only the next
+    run, as under load, would show the default, and later report it as a person's choice."""
+    if key in st.session_state:
+        set_widget_value(key, value)
+
+
 def set_default_value(key: str, default: str, choices: Sequence[str]) -> None:
-    """Set a widget's value to `default`, which may change between two runs of the page, until another of
-    `choices` is selected."""
+    """Do as `set_value_of_drawn` with a `default` that may change between two runs of the page, until another
+    of `choices` is selected."""
     marker = f"default_{key}"
-    is_selected = widget_value(key) in choices and widget_value(key) != st.session_state.get(marker)
-    if not is_selected:
-        set_widget_value(key, default)
+    if widget_value(key) not in choices or widget_value(key) == st.session_state.get(marker):
+        set_value_of_drawn(key, default)
         st.session_state[marker] = default
 
 
 def queue_values(values: Mapping[str, Any]) -> None:
-    """Queue values for widgets outside of the fragment in which they were selected.
-
-    They are applied when the page reruns: until it has redrawn the widgets, the browser sends their previous
-    values, and a tick of the fragment in between would restore those.
-    """
+    """Queue values for widgets outside of the fragment in which they were selected, for the next run of the
+    page: until it has redrawn the widgets, the browser sends their previous values, and a tick of the
+    fragment in between would restore those."""
     st.session_state[_QUEUED_VALUES] = {**st.session_state.get(_QUEUED_VALUES, {}), **values}
 
 

@@ -74,10 +74,11 @@ def run_picker(view: RunView) -> None:
     """Draw the select box of all runs."""
     names = {folder.run_id: folder.request().name for folder in run_data.home().runs()}
     names[view.folder.run_id] = view.name
-    state.set_widget_value(state.Key.RUN, view.folder.run_id)
+    state.set_value_of_drawn(state.Key.RUN, view.folder.run_id)
     st.selectbox(
         "Run",
         list(names),
+        list(names).index(view.folder.run_id),
         key=state.Key.RUN,
         format_func=lambda run: names.get(run, run),
         label_visibility="collapsed",

@@ -62,12 +62,15 @@ def _model(facts: DeviceFacts | None) -> tuple[ModelSpec, Preset]:
     missing = [spec.missing for spec in models.values() if spec.missing is not None]
     first, second = st.columns([3, 2], gap="large")
     key = state.new_key("model")
+    names = list(usable)
     default = str(SPECS["model"].default)
-    state.set_widget_value(key, state.widget_value(key) if state.widget_value(key) in usable else default)
+    if state.widget_value(key) not in usable:
+        state.set_value_of_drawn(key, default)
     with first:
         st.selectbox(
             "Model",
-            list(usable),
+            names,
+            names.index(default),
             key=key,
             format_func=usable.__getitem__,
             help=plain(" ".join(missing[:1])) if missing else None,
@@ -75,12 +78,14 @@ def _model(facts: DeviceFacts | None) -> tuple[ModelSpec, Preset]:
     model = models[str(state.widget_value(key))]
     names = [preset.name for preset in model.presets]
     key = state.new_key("preset", model.key)
-    state.set_default_value(key, new_run.default_size(model, facts), names)
+    default = new_run.default_size(model, facts)
+    state.set_default_value(key, default, names)
     with second:
         titles = {p.name: _size_title(p) for p in model.presets}
         st.segmented_control(
             "Size",
             names,
+            default=default,
             key=key,
             required=True,
             format_func=titles.__getitem__,
@@ -106,11 +111,11 @@ def _parameters(number: int) -> str:
 def _workload(model: ModelSpec, base: Base) -> None:
     sources = {spec.key: spec for spec in own_models.sources(model)}
     key = base.key("data")
-    if not state.has_widget(key):
-        state.set_widget_value(key, base.values["data"])
+    names = list(sources)
     data, device = st.columns(2)
     with data:
-        st.selectbox("Data", list(sources), key=key, format_func=lambda name: sources[name].title)
+        first = names.index(base.values["data"])
+        st.selectbox("Data", names, first, key=key, format_func=lambda name: sources[name].title)
     with device:
         device_selection()
     source = sources[str(state.widget_value(key))]
@@ -132,7 +137,8 @@ def _amp(base: Base, facts: DeviceFacts | None) -> None:
     able = list(AmpMode) if facts is None else list(facts.amp_modes)
     key = base.key("amp")
     mode_in_form = AmpMode(state.widget_value(key) or base.values["amp"])
-    state.set_widget_value(key, mode_in_form if mode_in_form in able else AmpMode.OFF)
+    mode_in_form = mode_in_form if mode_in_form in able else AmpMode.OFF
+    state.set_value_of_drawn(key, mode_in_form)
     with st.container(gap="xxsmall"):
         st.caption(SPECS["amp"].label, help=plain(SPECS["amp"].help))
         modes = st.container(horizontal=True, gap="xxsmall", vertical_alignment="center")
@@ -140,6 +146,7 @@ def _amp(base: Base, facts: DeviceFacts | None) -> None:
         st.segmented_control(
             SPECS["amp"].label,
             [mode for mode in AmpMode if mode in able],
+            default=mode_in_form,
             key=key,
             required=True,
             format_func=lambda mode: mode.value,

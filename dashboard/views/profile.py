@@ -91,11 +91,11 @@ def _options(reason: str | None) -> None:
     ]
     label = " · ".join([words.plural(steps, "step"), *extra])
     with st.popover(label, icon=":material/tune:", key="profile_options", disabled=reason is not None):
-        state.set_widget_value(state.Key.PROFILE_STEPS, steps)
         st.slider(
             "Steps to record",
             1,
             MOST_STEPS,
+            steps,
             key=state.Key.PROFILE_STEPS,
             help="More steps average out differences between steps; the trace grows with them.",
         )

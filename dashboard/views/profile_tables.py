@@ -85,10 +85,11 @@ def _search(available: Sequence[Works]) -> tuple[str, Works]:
     if len(available) == 1:
         return search, available[0]
     if state.widget_value(state.Key.PROFILE_WORKS) not in available:
-        state.set_widget_value(state.Key.PROFILE_WORKS, available[0].value)
+        state.set_value_of_drawn(state.Key.PROFILE_WORKS, available[0].value)
     listed = st.segmented_control(
         "List",
         [one.value for one in available],
+        default=available[0].value,
         required=True,
         key=state.Key.PROFILE_WORKS,
         label_visibility="collapsed",

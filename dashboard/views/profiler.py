@@ -81,7 +81,7 @@ def _choices(view: RunView) -> tuple[str, str | None]:
 
 def _choice(view: RunView, label: str, key: str, names: list[str]) -> str:
     if state.widget_value(key) not in names:
-        state.set_widget_value(key, names[0])
+        state.set_value_of_drawn(key, names[0])
     choice: str = st.selectbox(
         label, names, key=key, format_func=lambda name: timing_data.range_words(view, name), width=330
     )

@@ -46,7 +46,7 @@ def page() -> None:
         st.caption(_EXPLANATION)
         return
     if state.widget_value(state.Key.TUNE) not in titles:
-        state.set_widget_value(state.Key.TUNE, next(iter(titles)))
+        state.set_value_of_drawn(state.Key.TUNE, next(iter(titles)))
     st.selectbox("Tune", list(titles), key=state.Key.TUNE, format_func=lambda key: titles.get(key, key))
     view = tunes.view_tune(str(state.widget_value(state.Key.TUNE)))
     is_running = view is not None and view.is_running

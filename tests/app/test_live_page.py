@@ -104,6 +104,17 @@ def test_a_name_is_text_and_never_markup(name: str, home: Home, open_page: Open)
     assert not any(name in element.value for element in app.markdown)
 
 
+def test_the_choice_of_runs_begins_with_the_one_shown_also_if_the_first_run_of_the_page_is_missed(
+    demo: Write, open_page: Open, home: Home
+) -> None:
+    demo("one-step", 1)
+    demo("steady", 50)
+    second = list(home.runs())[1].run_id
+    box = open_page(run=second).run().selectbox(key="pick_run")
+    assert box.value == second
+    assert (box.proto.default, box.proto.set_value) == (1, False)
+
+
 @pytest.mark.parametrize("damage", [b"not SQLite at all", b"SQLite format 3\0" + bytes(5_000)])
 def test_a_damaged_log_is_one_sentence(damage: bytes, demo: Write, open_page: Open) -> None:
     folder = demo("steady", 100)

@@ -141,6 +141,18 @@ def test_the_default_size_follows_the_device_until_another_is_selected(open_page
     assert app.button_group(key=size).value == "h200"
 
 
+def test_the_form_begins_with_its_values_also_in_a_browser_that_misses_the_first_run(
+    open_page: Open, fake_doctor_run: FakeDoctorRun
+) -> None:
+    app = open_page("new").run()
+    for key in ("new_model", "new_data_transformer_workstation"):
+        box = app.selectbox(key=key)
+        assert not box.proto.set_value
+        assert box.proto.default == box.index
+    size = app.button_group(key="new_preset_transformer")
+    assert [size.options[at] for at in size.proto.default] == [size.options[size.indices[0]]]
+
+
 def test_a_refusal_is_one_sentence_and_the_form_stays(form: AppTest, home: Home) -> None:
     form.selectbox(key="new_data_cnn_laptop").set_value("images").run()
     form.text_input(key="new_data_path_cnn_laptop").set_value("/nowhere/at/all").run()
