@@ -267,7 +267,7 @@ def _measure_button(name: str, reason: str | None, place: str = "") -> None:
     """Draw the button that opens the form of a setting's measurement."""
     label = SPECS[name].label if name in SPECS else name
     st.button(
-        "",
+        plain(f"Measure {label}"),  # For screen readers: stepscope.css shows the icon alone.
         key=f"measure_{name}{place}",
         type="tertiary",
         icon=":material/science:",

@@ -84,7 +84,7 @@ def _line(line: QueueLine, *, has_controls: bool) -> None:
     with st.container(
         horizontal=True, vertical_alignment="center", gap="small", key=f"queued_{line.entry_id}"
     ):
-        name = words.clip(line.name or line.subject or words.NOT_AVAILABLE, _LONGEST_NAME)
+        name = _title(line)
         subject = f" · {line.subject}" if line.name and line.subject else ""
         st.markdown(f"{line.position}. **{plain(name)}**{plain(subject)}", width="content")
         badge = f"{line.state.value}, forced" if line.is_forced else line.state.value
@@ -95,9 +95,14 @@ def _line(line: QueueLine, *, has_controls: bool) -> None:
                 _controls(line)
 
 
+def _title(line: QueueLine) -> str:
+    return words.clip(line.name or line.subject or words.NOT_AVAILABLE, _LONGEST_NAME)
+
+
 def _controls(line: QueueLine) -> None:
-    entry_id = line.entry_id
-    if line.state is QueueState.BLOCKED:
+    entry_id, title = line.entry_id, _title(line)
+    # The memory of a script is not predicted: nothing to force.
+    if line.state is QueueState.BLOCKED and not line.is_script:
         _act(
             "Force",
             f"queue_force_{entry_id}",
@@ -106,15 +111,21 @@ def _controls(line: QueueLine) -> None:
         )
     elif line.position > 1:
         move = partial(queue.move, entry_id, line.position - 1)
-        _act("", f"queue_up_{entry_id}", move, icon=":material/arrow_upward:", help="Move up")
+        _icon(f"Move {title} up", f"queue_up_{entry_id}", move, "arrow_upward", "Move up")
     if line.state is QueueState.WAITING:
         act = partial(queue.pause, entry_id)
-        _act("", f"queue_pause_{entry_id}", act, icon=":material/pause:", help="Pause this entry")
+        _icon(f"Pause {title}", f"queue_pause_{entry_id}", act, "pause", "Pause this entry")
     else:
         act = partial(queue.resume, entry_id)
-        _act("", f"queue_resume_{entry_id}", act, icon=":material/play_arrow:", help="Try this entry again")
+        again = "Resume this entry" if line.state is QueueState.PAUSED else "Try this entry again"
+        _icon(f"{again}: {title}", f"queue_resume_{entry_id}", act, "play_arrow", again)
     act = partial(queue.remove, entry_id)
-    _act("", f"queue_remove_{entry_id}", act, icon=":material/delete:", help="Remove from the queue")
+    _icon(f"Remove {title}", f"queue_remove_{entry_id}", act, "delete", "Remove from the queue")
+
+
+def _icon(name: str, key: str, act: Callable[[], None], icon: str, help: str) -> None:
+    """Draw a button that shows an icon alone; `name` is for screen readers, see stepscope.css."""
+    _act(plain(name), key, act, icon=f":material/{icon}:", help=help)
 
 
 def _act(

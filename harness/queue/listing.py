@@ -7,9 +7,7 @@ from harness.queue.adding import needs_worker
 from harness.queue.files import queue_log
 from harness.queue.starting import read_work
 from harness.records.queue import QueueRow, QueueState
-from harness.settings.recorded import read_recorded
 from harness.store.home import Home
-from harness.supervisor.summary import subject_of
 
 
 class QueueLine(NamedTuple):
@@ -19,8 +17,9 @@ class QueueLine(NamedTuple):
     position: int
     # The name of the run; None: it gets one at its start.
     name: str | None
-    # The model or script; None if this version cannot read it.
+    # The model, or the script with its arguments; None if this version cannot read it.
     subject: str | None
+    is_script: bool
     device: str
     is_forced: bool
     state: QueueState
@@ -41,28 +40,36 @@ class QueueView(NamedTuple):
 def view_queue(home: Home) -> QueueView:
     """Return the queue of the home. Raises HomeError, LogError."""
     log = queue_log(home)
-    lines = tuple(map(_line, log.entries()))
-    return QueueView(lines, log.is_paused(), bool(lines) and needs_worker(home))
+    is_paused = log.is_paused()
+    lines = tuple(_line(row, is_queue_paused=is_paused) for row in log.entries())
+    return QueueView(lines, is_paused, bool(lines) and needs_worker(home))
 
 
-def _line(row: QueueRow) -> QueueLine:
+def _line(row: QueueRow, *, is_queue_paused: bool) -> QueueLine:
     try:
-        script = read_work(row).script
-        subject = subject_of(script, None if script else read_recorded(row.settings))
+        subject = read_work(row).subject
     except SettingError:
         subject = None
-    state = QueueState(row.state)
-    reason = f"starting on {row.starting_on}" if row.starting_on else row.reason
-    if not reason:
-        reason = "paused on request" if state is QueueState.PAUSED else "waits for its turn"
     return QueueLine(
         row.entry_id,
         row.position,
         row.name,
         subject,
+        row.script is not None,
         row.device,
         bool(row.is_forced),
-        state,
-        reason,
+        QueueState(row.state),
+        _reason(row, is_queue_paused=is_queue_paused),
         row.added_unix_ns,
     )
+
+
+def _reason(row: QueueRow, *, is_queue_paused: bool) -> str:
+    state = QueueState(row.state)
+    if row.starting_on:
+        return f"starting on {row.starting_on}"
+    if state is QueueState.WAITING and is_queue_paused:
+        return "the queue is paused"
+    if row.reason:
+        return row.reason
+    return "paused on request" if state is QueueState.PAUSED else "waits for its turn"

@@ -38,9 +38,11 @@ class QueueDevice(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A waiting entry. `settings` is None for a script, the memory of which is not predicted."""
+    """A waiting entry. `title` is its name, or what it runs; `settings` is None for a script, the memory of
+    which is not predicted."""
 
     entry_id: int
+    title: str
     device: str
     is_forced: bool
     settings: Settings | None
@@ -83,8 +85,8 @@ def plan(entries: Sequence[Waiting], devices: Sequence[QueueDevice], predict: Pr
     start: Placement | None = None
     waiting: dict[int, str] = {}
     blocked: dict[int, str] = {}
-    # The entry that is first in line, by the device's selector.
-    first: dict[str, int] = {}
+    # The title of the entry that is first in line, by the device's selector.
+    first: dict[str, str] = {}
     for entry in entries:
         candidates = [device for device in devices if _is_eligible(entry.device, device, devices)]
         if not candidates:
@@ -103,7 +105,7 @@ def plan(entries: Sequence[Waiting], devices: Sequence[QueueDevice], predict: Pr
         for device, verdict in verdicts:
             # Of an entry that starts, only the device that it takes.
             if verdict.fit is not _Fit.NEVER and (free is None or device == free):
-                first.setdefault(device.selector, entry.entry_id)
+                first.setdefault(device.selector, entry.title)
     return Plan(start, waiting, blocked)
 
 
@@ -117,7 +119,7 @@ def _is_eligible(selector: str, device: QueueDevice, devices: Sequence[QueueDevi
     return word == device.facts.torch_name or is_first or (len(word) > 4 and uuid.startswith(word))
 
 
-def _verdict(entry: Waiting, device: QueueDevice, predict: Predict, first: dict[str, int]) -> _Verdict:
+def _verdict(entry: Waiting, device: QueueDevice, predict: Predict, first: dict[str, str]) -> _Verdict:
     answer: Answer | None = Impossible("")
     if entry.settings is not None and not entry.is_forced:
         answer = predict(entry.settings, Target.of(device.facts))
@@ -129,7 +131,7 @@ def _verdict(entry: Waiting, device: QueueDevice, predict: Predict, first: dict[
     if device.occupant is not None:
         return _Verdict(_Fit.NOT_NOW, f"run {device.occupant!r} is on it")
     if device.selector in first:
-        return _Verdict(_Fit.NOT_NOW, f"entry {first[device.selector]} is before it")
+        return _Verdict(_Fit.NOT_NOW, f"{first[device.selector]!r} is before it")
     return memory
 
 

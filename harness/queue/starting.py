@@ -6,11 +6,14 @@ if not, the folder is removed first, so that a process which starts late after a
 """
 
 import os
+import shlex
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
+from harness import words
+from harness.catalog.own import model_and_size
 from harness.errors import SettingError
 from harness.queue.placing import QueueDevice
 from harness.records import json as row_json
@@ -27,6 +30,7 @@ from harness.supervisor import Supervisor
 
 # Restricts the CUDA runtime of a script to one device.
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_LONGEST_SUBJECT = 80
 
 
 class QueuedWork(NamedTuple):
@@ -34,6 +38,15 @@ class QueuedWork(NamedTuple):
 
     settings: Settings | None
     script: ScriptOrigin | None
+
+    @property
+    def subject(self) -> str:
+        """The model and its size, or the script with its arguments."""
+        if self.script is not None:
+            arguments = words.printable(shlex.join(self.script.arguments))
+            return words.clip(f"{self.script.short_command} {arguments}".rstrip(), _LONGEST_SUBJECT)
+        assert self.settings is not None
+        return model_and_size(self.settings.model, self.settings.preset)
 
 
 def read_work(row: QueueRow) -> QueuedWork:

@@ -186,7 +186,8 @@ class QueueWorker(Closing):
         except SettingError as error:
             self._set_blocked(row.entry_id, str(error))
             return None
-        return Waiting(row.entry_id, row.device, bool(row.is_forced), work.settings)
+        title = row.name or work.subject
+        return Waiting(row.entry_id, title, row.device, bool(row.is_forced), work.settings)
 
     def _set_blocked(self, entry_id: int, reason: str) -> None:
         with suppress(UsageError):  # It was removed meanwhile.

@@ -1,5 +1,6 @@
 """The queue on the Runs page, and Start when free on the New run page. No worker starts."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,9 +8,10 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from dashboard.data import queue, runs
-from harness.queue.adding import add_model
+from harness.queue.adding import add_model, add_script
 from harness.queue.files import queue_log
 from harness.records.queue import QueueState
+from harness.records.script import ScriptOrigin
 from harness.settings.resolve import resolve
 from harness.store.home import Home
 from harness.store.queue_log import QueueLog
@@ -91,6 +93,21 @@ def test_an_entry_moves_pauses_resumes_is_forced_and_removed(
     click(app, "queue_remove_2")
     assert names(log) == ["a"]
     assert workers
+
+
+def test_the_buttons_have_names_and_a_script_has_no_prediction_to_force(
+    demo: Write, open_page: Open, log: QueueLog, add: Add, tmp_path: Path
+) -> None:
+    demo("steady", 50)
+    add("a")
+    (tmp_path / "train.py").touch()
+    origin = ScriptOrigin("train.py", (), str(tmp_path), sys.executable, None, None)
+    script = add_script(runs.home(), origin, None, "cpu")
+    log.set_state(script, QueueState.BLOCKED, "There is no script train.py.")
+    app = open_page("runs")
+    assert app.button(key=f"queue_remove_{script}").label == "Remove train\\.py"
+    assert app.button(key="queue_pause_1").label == "Pause a"
+    assert not any(button.key == f"queue_force_{script}" for button in app.button)
 
 
 def test_a_change_of_an_entry_that_has_started_is_refused_with_a_sentence(

@@ -7,6 +7,7 @@ import pytest
 
 from harness.cli import main
 from harness.queue.files import queue_log
+from harness.queue.listing import view_queue
 from harness.records.queue import QueueState
 from harness.store.home import Home
 
@@ -85,6 +86,16 @@ def test_the_list_has_the_order_and_the_reasons(home: Home, capsys: pytest.Captu
     assert "No worker is running" in captured.err
     assert main(["queue", "list", "--json"]) == 0
     assert [entry["name"] for entry in json.loads(capsys.readouterr().out)["entries"]] == ["b", "a"]
+
+
+def test_a_script_is_listed_with_its_arguments_and_why_nothing_starts(home: Home, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    main(["queue", "add", *CPU, str(tmp_path / "train.py"), "--data", "a b"])
+    queue_log(home).explain({1: "waits for cpu: run 'c' is on it"})
+    queue_log(home).pause(is_paused=True)
+    (line,) = view_queue(home).lines
+    assert (line.subject, line.is_script) == ("train.py --data 'a b'", True)
+    assert line.reason == "the queue is paused"
 
 
 def test_an_empty_queue_says_how_to_add(home: Home, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,11 +13,12 @@ GPU_0, GPU_1 = a_device(a_gpu(0)), a_device(a_gpu(1))
 
 
 def an_entry(entry_id: int, batch_size: int = 1, device: str = "auto", *, is_forced: bool = False) -> Waiting:
-    return Waiting(entry_id, device, is_forced, SETTINGS.model_copy(update={"batch_size": batch_size}))
+    settings = SETTINGS.model_copy(update={"batch_size": batch_size})
+    return Waiting(entry_id, f"entry {entry_id}", device, is_forced, settings)
 
 
 def a_script(entry_id: int, device: str = "auto") -> Waiting:
-    return Waiting(entry_id, device, False, None)
+    return Waiting(entry_id, "train.py", device, False, None)
 
 
 def started(result: Plan) -> tuple[int, str] | None:
@@ -36,7 +37,7 @@ def planned(
 def test_the_first_entry_starts_on_a_free_device() -> None:
     result = planned(an_entry(1), an_entry(2))
     assert started(result) == (1, "cpu")
-    assert result.waiting == {2: "waits for cpu: entry 1 is before it"}
+    assert result.waiting == {2: "waits for cpu: 'entry 1' is before it"}
 
 
 def test_auto_is_every_gpu_and_the_cpu_only_without_one() -> None:
@@ -77,7 +78,7 @@ def test_a_later_entry_does_not_overtake_on_the_same_device() -> None:
     full = GPU_0._replace(free_bytes=11 * 2**30)
     result = planned(an_entry(1, 20), an_entry(2), devices=(full,), peaks={20: 20})
     assert started(result) is None
-    assert result.waiting[2] == "waits for cuda:0: entry 1 is before it"
+    assert result.waiting[2] == "waits for cuda:0: 'entry 1' is before it"
 
 
 def test_a_later_entry_starts_on_a_device_that_no_earlier_one_wants() -> None:
@@ -123,10 +124,11 @@ def test_a_device_that_is_gone_is_waited_for_without_stopping_the_others() -> No
 def test_a_cap_bounds_the_memory_that_is_waited_for() -> None:
     capped = Settings.model_validate(SETTINGS.model_dump() | {"batch_size": 9, "memory_cap_gib": 12})
     full = GPU_0._replace(free_bytes=11 * 2**30)
-    result = planned(Waiting(1, "auto", False, capped), devices=(full,), peaks={9: 11.5})
+    entry = Waiting(1, "mlp", "auto", False, capped)
+    result = planned(entry, devices=(full,), peaks={9: 11.5})
     assert result.waiting == {1: "waits for cuda:0: predicted 11.5 GiB, 11.0 GiB free"}
-    assert started(planned(Waiting(1, "auto", False, capped), devices=(GPU_0,), peaks={9: 11.5})) is not None
-    assert 1 in planned(Waiting(1, "auto", False, capped), devices=(GPU_0,), peaks={9: 13}).blocked
+    assert started(planned(entry, devices=(GPU_0,), peaks={9: 11.5})) is not None
+    assert 1 in planned(entry, devices=(GPU_0,), peaks={9: 13}).blocked
 
 
 def test_the_machine_lists_its_devices_once_and_reads_their_free_memory_each_time() -> None:
