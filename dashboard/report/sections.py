@@ -6,7 +6,7 @@ from dashboard.charts import waterfall as waterfall_chart
 from dashboard.report.markup import facts, lines, paragraph, section, table
 from harness import words
 from harness.records.memory import LeakVerdict
-from harness.settings.spec import SPECS, value_text
+from harness.settings.spec import text_of_value
 from harness.supervisor.origin import environment_text, origin_facts
 from harness.supervisor.reporting import ChangeReport, ReportFacts
 from harness.supervisor.summary import pace_facts
@@ -106,10 +106,7 @@ def environment(report: ReportFacts) -> str:
     rows = [("environment", environment_text(run.versions)), ("run id", run.run_id)]
     if run.script is not None:
         rows += origin_facts(run.script)
-    settings = [
-        (name, value_text(SPECS[name], value) if name in SPECS else str(value))
-        for name, value in report.facts.settings.items()
-    ]
+    settings = [(name, text_of_value(name, value)) for name, value in report.facts.settings.items()]
     shown = facts(settings) if settings else paragraph("n/a: none were recorded.", "muted")
     return section("Environment", facts(rows)) + section("Settings", shown)
 

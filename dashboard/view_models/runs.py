@@ -12,7 +12,7 @@ from harness.errors import SettingError
 from harness.records.entry import RunEntry
 from harness.records.run import RunState
 from harness.settings.resolve import no_effect_reason
-from harness.settings.spec import SPECS, value_text
+from harness.settings.spec import SPECS, text_of_value
 
 _LONGEST_CELL = 80
 _LONGEST_MESSAGE = 1_000
@@ -111,4 +111,4 @@ def _setting(name: str, run: RunEntry) -> str:
     value: Any = None if run.settings is None else run.settings.get(name)
     if run.settings is None or name not in run.settings:
         return words.NOT_AVAILABLE
-    return value_text(SPECS[name], value) if name in SPECS else words.clip(str(value), _LONGEST_CELL)
+    return words.clip(text_of_value(name, value), _LONGEST_CELL)

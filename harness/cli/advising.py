@@ -70,7 +70,8 @@ def command(suggestion: Suggestion, run_id: str, is_live: bool) -> str:
 
 
 def _value(name: str, value: Any) -> str:
-    return value_text(SPECS[name]._replace(unit=""), value)
+    # Without separators of thousands: it is typed.
+    return str(value) if type(value) is int else value_text(SPECS[name]._replace(unit=""), value)
 
 
 def _print(

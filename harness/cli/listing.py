@@ -24,7 +24,7 @@ from harness.errors import LogError
 from harness.predict.report_predictions import add_predictions
 from harness.records.memory import OomReportRow
 from harness.records.run import DeviceFacts, EventKind, EventRow, SettingsRow
-from harness.settings.spec import SPECS, value_text
+from harness.settings.spec import SPECS, text_of_value, value_text
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.labels import read_labels
@@ -189,7 +189,8 @@ def _assignments(values: Mapping[str, Any], names: list[str]) -> str:
 
 
 def _value(name: str, value: Any) -> str:
-    return value_text(SPECS[name], value) if name in SPECS else words.clip(str(value), _LONGEST_CELL)
+    text = text_of_value(name, value)
+    return text if name in SPECS else words.clip(text, _LONGEST_CELL)
 
 
 def _first_and_last_settings(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from harness import words
 from harness.errors import LogError
 from harness.records.run import AckRow, CommandKind, CommandRow, CommandState
-from harness.settings.spec import SPECS, value_text
+from harness.settings.spec import SPECS, text_of_value
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
@@ -72,4 +72,5 @@ def requests_json(requests: list[Request]) -> list[dict[str, Any]]:
 
 
 def _value(name: str, value: Any) -> str:
-    return value_text(SPECS[name], value) if name in SPECS else words.clip(str(value), _LONGEST_VALUE)
+    text = text_of_value(name, value)
+    return text if name in SPECS else words.clip(text, _LONGEST_VALUE)

@@ -152,6 +152,21 @@ def _bound(info: FieldInfo, constraint: type, attribute: str) -> float | None:
     return None
 
 
+def text_of_value(name: str, value: Any) -> str:
+    """Format the value of a setting in one line, also of one that a script declared: "on", "20,000"."""
+    if name in SPECS:
+        return printable(value_text(SPECS[name], value))
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else printable(_text(value))
+
+
+def _text(value: Any) -> str:
+    return f"{value:,}" if type(value) is int else clip(str(value), _LONGEST_VALUE)
+
+
 _LONGEST_VALUE = 200
 # Units that are words.
 _OF_ONE = {"steps": "step", "batches": "batch", "tokens": "token"}
@@ -165,7 +180,7 @@ def value_text(spec: SettingSpec, value: Any) -> str:
         return "on" if value else "off"
     # A log from elsewhere may contain any value.
     is_number = spec.kind is ValueKind.FLOAT and isinstance(value, int | float)
-    text = f"{value:g}" if is_number else clip(str(value), _LONGEST_VALUE)
+    text = f"{value:g}" if is_number else _text(value)
     unit = _OF_ONE.get(spec.unit, spec.unit) if value == 1 else spec.unit
     return f"{text} {unit}" if unit else text
 
@@ -254,9 +269,7 @@ def _title(name: str, value: Any) -> str:
 def _title_parts(name: str, value: Any) -> tuple[str, str]:
     if name in SPECS:
         return SPECS[name].short or SPECS[name].label, value_text(SPECS[name], value)
-    if isinstance(value, bool):
-        return name, "on" if value else "off"
-    return name, f"{value:g}" if isinstance(value, float) else str(value)
+    return name, text_of_value(name, value)
 
 
 def _sentence(spec: SettingSpec, value: Any, reason: str) -> str:

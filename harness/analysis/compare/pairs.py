@@ -23,7 +23,7 @@ from harness.analysis.effect.uncertainty import (
     widening,
 )
 from harness.analysis.effect.windows import MIN_STEPS, StepWindow
-from harness.settings.spec import SPECS, value_text
+from harness.settings.spec import SPECS, text_of_value
 
 # Student's t of a 95 % interval with the 6 degrees of freedom of
 # `harness.analysis.effect.uncertainty.DEGREES`.
@@ -124,9 +124,8 @@ _ABSENT = object()
 def _setting_text(name: str, value: Any) -> str:
     if value is _ABSENT:
         return words.NOT_AVAILABLE
-    if name in SPECS:
-        return words.printable(value_text(SPECS[name], value))
-    return words.clip(words.printable(str(value)), _LONGEST_NAME)
+    text = text_of_value(name, value)
+    return text if name in SPECS else words.clip(text, _LONGEST_NAME)
 
 
 def _pair_figure(figure: NamedFigure, baseline: RunFacts, other: RunFacts) -> PairFigure:
