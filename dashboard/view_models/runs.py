@@ -53,10 +53,14 @@ def table_rows(entries: Sequence[RunEntry], now_unix_ns: int) -> list[dict[str, 
     return rows
 
 
-def column_widths(rows: Sequence[Mapping[str, str]]) -> dict[str, int]:
-    """Return the width in pixels at which a column shows the longest of its cells. The browser would measure
-    the first ten rows alone, and cut off the first digits of a number in a later one."""
-    longest = {name: max(len(name), *(len(row[name]) for row in rows)) for name in (rows[0] if rows else ())}
+def column_widths(rows: Sequence[Mapping[str, str]], longest_heading: int = 80) -> dict[str, int]:
+    """Return the width in pixels at which a column shows the longest of its cells, and its heading up to so
+    many characters. The browser would measure the first ten rows alone, without those much longer than the
+    others, and cut off the first digits of a number in a later one."""
+    longest = {
+        name: max(min(len(name), longest_heading), *(len(row[name]) for row in rows))
+        for name in (rows[0] if rows else ())
+    }
     return {name: min(_CHARACTER_PX * size + _PADDING_PX, _WIDEST_PX) for name, size in longest.items()}
 
 

@@ -1,6 +1,6 @@
 """The Compare page: two to eight runs by their curves, step times, phases, kinds of work and settings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import streamlit as st
 
@@ -10,6 +10,7 @@ from dashboard.charts.compare import Compared
 from dashboard.components import plain, table
 from dashboard.data import compare as compare_data
 from dashboard.download_links import report_link
+from dashboard.view_models.runs import column_widths
 from dashboard.views.compared_scalars import scalar_curves
 from dashboard.views.welcome import welcome
 from harness import words
@@ -21,6 +22,8 @@ from harness.supervisor.comparing import FINAL_STEPS
 from harness.supervisor.logs import RECENT_STEPS
 
 MOST_RUNS = 8
+# Characters of a run's name that have to be visible above its column.
+_LONGEST_HEADING = 28
 _AXES = {CurveAxis.STEP: "step", CurveAxis.TIME: "time", CurveAxis.SAMPLES: "samples"}
 
 
@@ -129,7 +132,7 @@ def _figures(runs: Sequence[Compared], pairs: Sequence[RunPair]) -> None:
             row[run.name] = f"{figure.text(value)}{note}"
         rows.append(row)
     st.markdown("**Figures**")
-    table(rows, alt="Figures of each run, with the change against the first and its 95 % interval.")
+    _table(rows, "Figures of each run, with the change against the first and its 95 % interval.")
     st.caption(
         "Step times and rates are of all steady-state steps; the list of runs has those of the last "
         f"{RECENT_STEPS}. The final loss is the mean of the last {FINAL_STEPS} steps."
@@ -148,7 +151,13 @@ def _settings(runs: Sequence[Compared]) -> None:
         st.caption("None: the recorded settings of these runs are the same.")
         return
     names = [run.name for run in runs]
-    table(
+    _table(
         [{"Setting": row.label, **dict(zip(names, row.values, strict=True))} for row in rows],
-        alt="Settings with different values among these runs.",
+        "Settings with different values among these runs.",
     )
+
+
+def _table(rows: Sequence[Mapping[str, str]], alt: str) -> None:
+    widths = column_widths(rows, _LONGEST_HEADING)
+    columns = {name: st.column_config.TextColumn(width=px) for name, px in widths.items()}
+    table(rows, alt=alt, columns=columns)

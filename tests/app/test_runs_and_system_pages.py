@@ -39,6 +39,9 @@ def test_a_column_is_as_wide_as_the_longest_of_its_cells() -> None:
     narrow, wide = column_widths(rows[:-1]), column_widths(rows)
     assert wide["Duration"] > narrow["Duration"]
     assert wide["Duration"] > wide["Steps"] > 0
+    assert column_widths([{"n" * 60: "1"}], longest_heading=28) == {
+        "n" * 60: column_widths([{"a": "b" * 28}])["a"]
+    }
 
 
 def test_a_run_of_some_milliseconds_does_not_last_0_s() -> None:
