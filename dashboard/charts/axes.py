@@ -33,7 +33,7 @@ def line(
     """Build a trace. `number` is the d3 format of its values and their unit, as in ",.2f} GiB"."""
     return {
         "type": "scatter",
-        "mode": "lines" if len(x) > 1 else "markers",
+        "mode": "lines" if np.count_nonzero(np.isfinite(y)) > 1 else "markers",
         "name": name,
         "x": x,
         "y": y.astype(np.float32),
@@ -132,11 +132,22 @@ def y_axis(title: str, domain: tuple[float, float], ticks: int = 4) -> dict[str,
     }
 
 
-def value_axis(title: str, domain: tuple[float, float], ticks: int = 4) -> dict[str, Any]:
+def value_axis(
+    title: str, domain: tuple[float, float], ticks: int = 5, values: Sequence[Array] = ()
+) -> dict[str, Any]:
     """Build the y axis of values without a unit, such as losses and learning rates: not from zero up, and
-    1e-4 in place of 100μ."""
+    1e-4 in place of 100μ. With fewer than 5 ticks plotly.js may draw one alone. `values` are all drawn in the
+    panel, for the range of a constant: plotly.js would draw 0.01 from -0.99 to 1.01."""
     own = {"rangemode": "normal", "zeroline": False, "exponentformat": "e"}
-    return y_axis(title, domain, ticks) | own
+    return y_axis(title, domain, ticks) | own | _range_of_constant(values)
+
+
+def _range_of_constant(values: Sequence[Array]) -> dict[str, Any]:
+    finite = [part[np.isfinite(part)] for part in values]
+    numbers = np.concatenate(finite) if finite else np.empty(0)
+    if not len(numbers) or numbers[0] == 0 or not np.allclose(numbers, numbers[0], rtol=1e-9, atol=0):
+        return {}
+    return {"range": sorted((0.8 * float(numbers[0]), 1.2 * float(numbers[0])))}
 
 
 def note(text: str, y: float, *, yref: str = "paper", **more: Any) -> dict[str, Any]:

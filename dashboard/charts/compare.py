@@ -71,6 +71,7 @@ def figure(runs: Sequence[Compared], axis: CurveAxis = CurveAxis.STEP) -> dict[s
     unit = memory_unit(max((float(peak[np.isfinite(peak)].max(initial=0.0)) for peak in peaks), default=0.0))
     traces = [trace for run in drawn for trace in _traces(run, axis, runs.index(run), unit)]
     places = [run.positions[axis] for run in drawn]
+    losses = [run.steps.band("loss").mean for run in drawn]
     extent = [
         min((float(np.nanmin(x)) for x in places), default=0.0),
         max((float(np.nanmax(x)) for x in places), default=1.0),
@@ -83,7 +84,7 @@ def figure(runs: Sequence[Compared], axis: CurveAxis = CurveAxis.STEP) -> dict[s
         "xaxis": common_axis(axis, extent),
         "yaxis": y_axis("step, ms", (0.7, 1.0)),
         "yaxis2": y_axis(f"peak, {unit[1]}", (0.36, 0.64)),
-        "yaxis3": value_axis("loss", (0.0, 0.3)),
+        "yaxis3": value_axis("loss", (0.0, 0.3), values=losses),
     }
     label = f"Comparison of {len(runs)} runs: step time, peak memory and loss by {TITLES[axis]}."
     footer = "Mean per bucket of steps; for the peak, the maximum."

@@ -243,7 +243,7 @@ def _y_axes(live: Live) -> dict[str, dict[str, Any]]:
         "yaxis": y_axis(f"memory, {_memory_unit(live)[1]}", _panel(live, "yaxis"), ticks=5),
         "yaxis2": y_axis("step, ms", _panel(live, "yaxis2")),
         "yaxis3": y_axis("util, %", _panel(live, "yaxis3")) | {"range": [0, 104], "tickvals": [0, 50, 100]},
-        "yaxis4": value_axis("loss", _panel(live, "yaxis4")),
+        "yaxis4": value_axis("loss", _panel(live, "yaxis4"), values=[live.steps.band("loss").mean]),
     }
     margin = _memory_top(live) * NOTE_MARGIN / _memory_unit(live)[0]
     if margin:  # Leave room for the note about values above the range.

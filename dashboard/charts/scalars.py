@@ -83,18 +83,9 @@ def axes(scalars: Sequence[Scalar], part: float) -> Mapping[str, dict[str, Any]]
     """Build the y axes; the panels take the share `part` of the height, from the bottom up."""
     made = {}
     for at, (scalar, domain) in enumerate(zip(scalars, _domains(scalars, part), strict=True)):
-        axis = value_axis("", domain, ticks=3) | _range(scalar)
-        made[f"yaxis{_FIRST_AXIS + at}"] = axis
+        values = (scalar.low, scalar.mean, scalar.high)
+        made[f"yaxis{_FIRST_AXIS + at}"] = value_axis("", domain, values=values)
     return made
-
-
-def _range(scalar: Scalar) -> dict[str, Any]:
-    """Return the range of a constant: Plotly would draw a learning rate of 0.01 from -0.99 to 1.01."""
-    values = scalar.mean[np.isfinite(scalar.mean)]
-    is_constant = len(values) > 0 and np.allclose(values, values[0], rtol=1e-9, atol=0)
-    if not is_constant or np.any(scalar.high > scalar.low) or values[0] == 0:
-        return {}
-    return {"range": sorted((0.8 * float(values[0]), 1.2 * float(values[0])))}
 
 
 def notes(scalars: Sequence[Scalar], part: float) -> list[dict[str, Any]]:
@@ -150,7 +141,7 @@ def overlaid(scalars: Sequence[RunScalar], axis: CurveAxis, revision: str) -> di
         ],
     }
     for at, domain in enumerate(domains.values()):
-        layout[f"yaxis{_FIRST_AXIS + at}"] = value_axis("", domain, ticks=3)
+        layout[f"yaxis{_FIRST_AXIS + at}"] = value_axis("", domain)
     data, named = [], set[int]()
     for scalar in scalars:
         axis_name, color = f"y{_FIRST_AXIS + panels.index(scalar.name)}", f"@{RUNS[scalar.at % len(RUNS)]}"

@@ -121,6 +121,14 @@ def test_a_bucket_keeps_its_spike() -> None:
     assert named(figure, "step max")["y"][0] == pytest.approx(500)
 
 
+def test_a_single_loss_is_a_point_on_an_axis_around_it() -> None:
+    figure = live.figure(a_live(a_frame(3, loss=[4.96e28, np.nan, np.nan])))
+    (loss,) = [trace for trace in figure["data"] if trace["name"] == "loss"]
+    assert loss["mode"] == "markers"
+    assert figure["layout"]["yaxis4"]["range"] == pytest.approx([0.8 * 4.96e28, 1.2 * 4.96e28])
+    assert "range" not in live.figure(a_live(a_frame(2, loss=[1.0, 2.0])))["layout"]["yaxis4"]
+
+
 def test_no_rows_are_an_empty_frame() -> None:
     assert len(buckets.of_steps(COLUMNS, 1, []).step) == len(buckets.of_samples(COLUMNS, 1, []).step) == 0
 
