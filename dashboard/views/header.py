@@ -10,6 +10,7 @@ from dashboard.components import plain, state_pill
 from dashboard.data import runs as run_data
 from dashboard.data.runs import RunView
 from dashboard.views.welcome import welcome
+from harness.analysis.run_list import UNREADABLE
 from harness.errors import StepscopeError, UnknownRunError
 from harness.records.run import EventRow
 from harness.store.folder import RunFolder
@@ -90,7 +91,10 @@ def run_picker(view: RunView) -> None:
 def run_badges(view: RunView, injected: Sequence[EventRow] = ()) -> None:
     """Draw the run's state, and badges for a simulated run and for a fault injected by its settings or by
     the events `injected`."""
-    state_pill(view.status)
+    if view.problem is not None and view.status.state.is_over:  # The list of runs says the same.
+        st.badge(UNREADABLE, icon=":material/database_off:", color="red", help=plain(view.problem))
+    else:
+        state_pill(view.status)
     if view.run is not None and view.run.simulated:
         st.badge("simulated", icon=":material/science:", color="violet")
     if view.imported is not None:

@@ -52,7 +52,8 @@ def page() -> None:
     # In containers that are always there: with another number of elements before it, Streamlit would replace
     # the chart by a new one, and show both for a moment.
     with st.container():
-        banner(view.status)
+        if view.status.message != view.problem:  # Drawn below in place of the charts.
+            banner(view.status)
     control_bar(view)
     with st.container():
         measuring.form(view)

@@ -121,7 +121,10 @@ def test_a_damaged_log_is_one_sentence(damage: bytes, demo: Write, open_page: Op
     folder.log.write_bytes(damage)
     app = open_page(run=folder.run_id)
     assert not app.exception
-    assert any(str(folder.log.name) in str(error.value).replace("\\", "") for error in app.error)
+    (sentence,) = app.error
+    assert str(folder.log.name) in sentence.value.replace("\\", "")
+    assert "unreadable" in texts(app)
+    assert "lost" not in texts(app)
 
 
 def test_a_truncated_log_is_one_sentence(demo: Write, open_page: Open) -> None:
