@@ -15,7 +15,8 @@ from harness.analysis.state import RunStatus
 from harness.errors import READ_ONLY
 from harness.records.run import DeviceFacts, DeviceKind, RunState
 
-_MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$&^=])")
+# An underscore within a word is no markup. The accessible name of an input is its label with the backslashes.
+_MARKUP = re.compile(r"((?<![^\W_])_|_(?![^\W_])|[\\`*{}\[\]()<>#+\-.!|~$&^=])")
 _SHORTCODE = re.compile(r":(?=\S)")
 
 # Of a column with a bar, by sprintf-js. Streamlit's "percent" follows the language of the browser.

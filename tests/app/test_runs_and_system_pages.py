@@ -7,6 +7,7 @@ from unittest.mock import patch
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from dashboard.components import plain
 from dashboard.data.doctor import DoctorRun
 from dashboard.data.runs import supervisor
 from dashboard.view_models.runs import column_widths, table_rows
@@ -32,6 +33,11 @@ def test_every_scenario_is_a_row(demo: Write, open_page: Open) -> None:
     table = app.dataframe[0].value
     assert set(table["Name"]) == {f"demo: {scenario}" for scenario in SCENARIOS}
     assert all("simulated" in state for state in table["State"])
+
+
+def test_an_underscore_within_a_word_is_not_escaped() -> None:
+    assert plain("noise_steps") == "noise_steps"
+    assert plain("_a_ __b__") == r"\_a\_ \_\_b\_\_"
 
 
 def test_a_column_is_as_wide_as_the_longest_of_its_cells() -> None:
