@@ -22,8 +22,12 @@ def front(rows: Sequence[RankedRow], revision: str) -> dict[str, Any] | None:
         return None
     best = sorted((row for row in points if row.is_on_front), key=_peak_mib)
     others = [row for row in points if not row.is_on_front]
+    peaks = [_peak_mib(row) for row in points]
+    middle = (min(peaks) + max(peaks)) / 2
+    # A label beside a point at the edge of the chart is on the side of the middle.
+    sides = ["middle left" if _peak_mib(row) > middle else "middle right" for row in best]
     traces = [
-        _points("Pareto front", best, "@peak", mode="lines+markers+text"),
+        _points("Pareto front", best, "@peak", mode="lines+markers+text") | {"textposition": sides},
         _points("other settings", others, "@util", mode="markers"),
     ]
     layout = {
@@ -100,7 +104,6 @@ def _points(name: str, rows: Sequence[RankedRow], color: str, mode: str) -> dict
             "width": 3,
         },
         "text": _labels(rows),
-        "textposition": ["middle left" if row is rows[-1] else "middle right" for row in rows],
         "textfont": {"size": 11, "color": "@text"},
         "marker": {"color": color, "size": 9},
         "line": {"color": color, "width": 1.5, "dash": "dot"},

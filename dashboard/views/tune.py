@@ -26,6 +26,8 @@ from harness.tune.rows import Tune, TuneState
 from harness.tune.snippet import snippet
 
 _POLL_S = 1.0
+# The heading of the marks, and a width for all of them.
+_STANDING, _STANDING_PX = "Standing", 135
 _EXPLANATION = (
     "Compares each setting by itself with the baseline in one warm run, then combines those that are better. "
     "Results are those of this machine; other work on it makes the intervals wider."
@@ -124,7 +126,10 @@ def _table(rows: list[RankedRow]) -> None:
     table(
         [_cells(row) for row in rows],
         alt="Settings by samples per second, with 95 % intervals.",
-        columns={"Settings": st.column_config.TextColumn(width="medium")},
+        columns={
+            "Settings": st.column_config.TextColumn(width="medium"),
+            _STANDING: st.column_config.TextColumn(width=_STANDING_PX),
+        },
         key="tune_table",
         height="content",
     )
@@ -139,7 +144,7 @@ def _cells(row: RankedRow) -> dict[str, str | None]:
     marks = [mark for mark, is_set in (("best", row.is_winner), ("Pareto front", row.is_on_front)) if is_set]
     return {
         "Settings": row.title,
-        "": ", ".join(marks),
+        _STANDING: ", ".join(marks),
         "Samples/s": words.fine_rate(None if rate is None else rate.value, None),
         "95 % interval": interval or words.NOT_AVAILABLE,
         "Step time": words.fine_duration(None if step is None else step.value),

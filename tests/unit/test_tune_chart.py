@@ -23,3 +23,13 @@ def test_points_without_extent_are_drawn() -> None:
     figure = front([a_row("a", 100.0, 5.0), a_row("b", 100.0, 5.0)], "r")
     assert figure is not None
     assert figure["data"][0]["text"] == [" a ", ""]
+
+
+def test_a_label_is_on_the_side_of_the_middle_of_the_chart() -> None:
+    beside = a_row("c", 90.0, 9.0)._replace(is_on_front=False)
+    figure = front([a_row("a", 100.0, 5.0, is_winner=True), beside], "r")
+    assert figure is not None
+    assert figure["data"][0]["textposition"] == ["middle right"]
+    figure = front([a_row("a", 100.0, 5.0), a_row("b", 300.0, 9.0, is_winner=True)], "r")
+    assert figure is not None
+    assert figure["data"][0]["textposition"] == ["middle right", "middle left"]
