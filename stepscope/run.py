@@ -39,10 +39,10 @@ def watch(
     """Open a run over a model and its optimizer, or over several of each.
 
     Under `stepscope run` this is the run of the script, and `name` and `home` are not used, which a warning
-    in the run says. Otherwise a run
-    begins in `home` (default: STEPSCOPE_HOME, else the user's data folder) and lasts until `close`, the end
-    of the `with` block, the next `watch`, or the end of the process. A `name` that another run has gets a
-    number: a script, or a cell of a notebook, may run again. With STEPSCOPE_DISABLED=1 the run does nothing.
+    in the run says. Otherwise a run begins in `home` (default: STEPSCOPE_HOME, else the user's data folder)
+    and lasts until `close`, the end of the `with` block, the next `watch`, or the end of the process. A
+    `name` that another run has gets a number: a script, or a cell of a notebook, may run again. With
+    STEPSCOPE_DISABLED=1 the run does nothing.
 
     Raises ValueError for anything but modules and optimizers, for a name that is no text, and for a home that
     is no path,

@@ -12,6 +12,7 @@ from dashboard.components import (
     PERCENT_FORMAT,
     NumberColumn,
     decimal_column,
+    figure_column,
     percent_column,
     size_column,
     table,
@@ -145,7 +146,7 @@ _COLUMNS = {
     "total_device": _time("Total device, ms", "On the device, with the operators it called."),
     "self_cpu": _time("Self CPU, ms", "On the CPU, without the operators it called."),
     "total_cpu": _time("Total CPU, ms", "On the CPU, with the operators it called."),
-    "calls": NumberColumn(st.column_config.NumberColumn("Calls per step"), words.figure),
+    "calls": figure_column("Calls per step"),
     "memory_bytes": size_column("Memory", "Allocated minus freed by it, per step."),
 }
 _CHANGES = {

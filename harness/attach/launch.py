@@ -167,6 +167,9 @@ class Attachment:
 
     def warn_of_unused(self, name: str | None, home: str | None) -> None:
         """Warn in the run where `stepscope.watch` was given another name or home than it has."""
+        self._guard.run(self._warn_of_unused, name, home)
+
+    def _warn_of_unused(self, name: str | None, home: str | None) -> None:
         unused = [] if name in (None, self.name) else [f"name={name!r}"]
         if home is not None and Path(home).resolve() != self.folder_path.parents[1].resolve():
             unused.append(f"home={home!r}")

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dashboard.components import count_column, size_column, table
+from dashboard.components import count_column, decimal_column, size_column, table
 from dashboard.data.memory import raw_snapshot
 from harness.analysis.oom.explain import explain
 from harness.analysis.oom.report import RecentStep, to_json
@@ -245,6 +245,20 @@ def test_a_size_in_a_table_has_the_unit_that_suits_it_and_is_sorted_as_a_number(
     lines = drawn.hide(axis="index").to_string(delimiter=" | ").split("\n")
     assert lines[1:-1] == ["4 B | 30,000", "20.0 KiB | 30,000", "13.0 MiB | 30,000", "n/a | 30,000"]
     assert drawn.data["size"].dtype == float
+
+
+@pytest.mark.parametrize(("largest", "is_simple"), [(999.5, True), (1_000.0, False), (-2.0, False)])
+def test_a_table_whose_numbers_the_browser_writes_alike_is_not_formatted_by_pandas(
+    largest: float, is_simple: bool
+) -> None:
+    with patch("streamlit.dataframe") as draw:
+        rows = [{"time": time, "step": 7} for time in (0.25, largest, None)]
+        table(
+            rows, columns={"time": decimal_column("Time, ms", 2), "step": count_column("Step")}, alt="Times."
+        )
+    assert (draw.call_args.args[0] == {"time": [0.25, largest, None], "step": [7, 7, 7]}) is is_simple
+    formats = [column["type_config"]["format"] for column in draw.call_args.kwargs["column_config"].values()]
+    assert formats == (["%.2f", "%d"] if is_simple else [None, None])
 
 
 def test_a_log_of_the_first_version_says_what_it_does_not_have(demo: Write, open_page: Open) -> None:
