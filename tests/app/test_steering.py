@@ -103,7 +103,7 @@ def test_a_value_that_cannot_be_is_refused_in_one_sentence(
 
     monkeypatch.setattr(runs.supervisor(), "send", send)
     setting(app.button_group, "batch_size").set_value(64).run()
-    assert "batch\\_size cannot be 0" in app.error[0].value
+    assert "batch_size cannot be 0" in app.error[0].value
     assert _batch(app) == 32
     assert live.requests == []
 

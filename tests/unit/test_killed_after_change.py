@@ -45,7 +45,7 @@ def test_a_process_that_vanished_soon_after_a_change_is_said_to_follow_it(
     status = inspect_run(a_lost_run(tmp_path, rows), LogCache(), time.time()).status
     assert status.state is RunState.LOST
     assert status.message.endswith(
-        f" It ended {when} a live change, which may be the cause: Batch size 32 → 4096 (loader rebuilt), "
+        f" It ended {when} a live change, which may be the cause: Batch size 32 → 4,096 (loader rebuilt), "
         f"before step {step}."
     )
 
