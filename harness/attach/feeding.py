@@ -16,6 +16,8 @@ from harness.attach.passes import LoaderPass
 
 # With more, evaluated batches are taken for those of a loop that evaluates now and then.
 _MOST_UPDATES_PER_BATCH = 4
+# They show which loaders feed the training.
+_FIRST_STEPS = 2
 
 
 class Feeding:
@@ -61,6 +63,20 @@ class Feeding:
     def has_fed(self) -> bool:
         """Return whether a loader has fed the training."""
         return self.newest is not _nothing
+
+    def feeds(self, batches: LoaderPass) -> bool | None:
+        """Return whether the batches of a pass are those of the training; None: not known yet. That takes
+        none of a loader where the first steps had none."""
+        if not self.has_fed and self._ended_steps < _FIRST_STEPS:
+            return None
+        return batches.loader in self.training
+
+    def evaluate(self, *, in_evaluation_mode: bool) -> None:
+        """A model is called without being trained. In evaluation mode that is what the batches of other
+        loaders than those of the training are for."""
+        self.has_evaluated = True
+        if in_evaluation_mode:
+            self.recent = [batches for batches in self.recent if self.feeds(batches) is not False]
 
     @property
     def is_quiet(self) -> bool:

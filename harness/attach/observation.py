@@ -75,7 +75,8 @@ class Observation:
         self.rates.warn = partial(context.warn, "learning-rate factor")
         self._copies = copies = context.device.torch_device.type != "cpu"
         self._evaluations = Evaluations(context, steps.memory)
-        self.tracker = tracker = StepTracker(steps.timer, copies=copies, left_out=self._evaluations.left_out)
+        left_out, feeds = self._evaluations.left_out, self.feeding.feeds
+        self.tracker = tracker = StepTracker(steps.timer, copies=copies, left_out=left_out, feeds=feeds)
         training.read_phase = lambda: tracker.oom_phase
         self.cycle = UpdateCycle(partial(training.partners, self.feeding))
         training.optimizer_ended, self.loaders.loader_opened = self.cycle.forget, tracker.left.loader_opened
@@ -87,8 +88,7 @@ class Observation:
         self.model_id: int | None = None
         # Whether the update that is still within another call ends the step; None without one.
         self._early_update: bool | None = None
-        self.has_ended = not steps.proceed(1)
-        self.autocast.has_place = False
+        self.has_ended, self.autocast.has_place = not steps.proceed(1), False
         tracker.restart()
         self._untrained_calls = UntrainedCalls(under_way, tracker)
 
@@ -160,7 +160,7 @@ class Observation:
             self.leave_plain_step()
         has_gradients, feeding, sizes = is_grad_enabled(), self.feeding, self.sizes
         if not (is_training := has_gradients and model.training):
-            feeding.has_evaluated = True
+            feeding.evaluate(in_evaluation_mode=not model.training)
             self._untrained_calls.add()
         elif feeding.has_evaluated:
             is_fitting, untrained = sizes.fit(inputs), self._untrained_calls

@@ -63,7 +63,7 @@ class StepSizes:
         self.has_new_batch = self._prefers_inputs = False
         # The newest step with several batches before a backward pass, and the number of such steps.
         self._several_step = self._several_steps = 0
-        # Whether a call of the model has had as many samples as the newest batch of its step.
+        # Whether a call of the model has had as many samples as the newest batch of its step, or that before.
         self._has_agreed = self.has_slices = False
         self._rows: Rows | None = None
         # The first tensor of the newest inputs (None: there is none), whether that is unknown, whether it is
@@ -119,7 +119,11 @@ class StepSizes:
         self._input = None if tensor is None else ref(tensor)
         if self.inputs is None:
             self._is_same_batch = self._is_same_input
-        self._note_batches(sizes[0])
+        if len(taken := self._left.taken) == 1:  # As nearly always, and without a further call.
+            self._calls += 1
+            taken.clear()
+        elif taken or self._passed_over:
+            self._note_batches(sizes[0])
         if before is not None and rows is not None and rows.follow(self._rows) and rows.size == sizes[0]:
             sizes, self.has_slices = _sum(before, sizes), True
         self.leader, self.inputs, self._rows = model_id, sizes, rows
@@ -138,7 +142,10 @@ class StepSizes:
                 self._passed_over.pop()  # The call is for it: a script may load several batches at once.
             return
         self._calls += 1
-        if len(taken) > 1 and all(batch.batches is taken[0].batches for batch in taken):
+        if len(taken) == 1:
+            return
+        loaders = {id(batches.loader) for batch in taken if (batches := batch.batches()) is not None}
+        if len(loaders) <= 1:
             self._passing_calls += 1
             if samples == taken[-1].samples:
                 self._passed_over += [batch.samples for batch in taken[:-1]]
@@ -170,7 +177,7 @@ class StepSizes:
                 self._is_late = True
             return
         samples, tokens = self.inputs
-        self._has_agreed |= samples is not None and samples == self.newest
+        self._has_agreed |= samples is not None and samples in (self.newest, self.carried)
         if self.has_new_batch or not (is_repeated or self._is_same_batch):
             self._before = self._samples, self._tokens
         self.has_new_batch = False

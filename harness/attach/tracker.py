@@ -56,11 +56,16 @@ class StepTracker:
     """
 
     def __init__(
-        self, timer: StepTimer, *, copies: bool, left_out: Callable[[int], object] | None = None
+        self,
+        timer: StepTimer,
+        *,
+        copies: bool,
+        left_out: Callable[[int], object] | None = None,
+        feeds: Callable[[LoaderPass], bool | None] = lambda _batches: None,
     ) -> None:
         """`copies` is whether batches are copied to a device between loader and forward pass; `left_out` is
         called, with `evaluation_ns`, where an evaluation has ended before anything was trained in the
-        step."""
+        step; `feeds` returns whether a pass feeds the training; None: that is not known yet."""
         self._left_out = left_out or _ignore
         self._timer = timer
         self.clock_ns = timer.clock_ns
@@ -73,7 +78,7 @@ class StepTracker:
         self.is_updating = self.repeats_batch = False
         self.has_evaluated = self._is_evaluating = self.has_batch = False
         self.samples: int | None = None
-        self.left, self.evaluation_ns, self.calls = LeftBatches(), 0, 0
+        self.left, self.evaluation_ns, self.calls = LeftBatches(feeds), 0, 0
         # Of the calls those of the step, and how many a step had at most before a backward pass.
         self._step_calls = self._most_calls = 0
         # Whether the newest call is evaluation by itself.
@@ -139,6 +144,8 @@ class StepTracker:
         if samples is not None:
             self.samples = (self.samples or 0) + samples
             if batches is not None:
+                if self.left.unused:
+                    self.left.leave_evaluated(batches)
                 self.left.unused.append(UnusedBatch(ref(batches), samples, batches.has_fed))
 
     def batch_missed(self, *, has_failed: bool = False) -> None:
@@ -154,18 +161,22 @@ class StepTracker:
         it is called again without a backward pass: then the script did something else in between."""
         if self._backwards:  # An activation checkpoint computes it again.
             return
-        if self.left.unused or self.left.reopened or self.left.inspected:
-            self._take_batches()
         self._evaluates = is_evaluating or not has_gradients
+        is_after = self.left.has_evaluated_others or (self._is_evaluating and not self.has_batch)
+        if is_after and not self._evaluates:
+            # Calls without gradients in training mode may as well be a part of this step.
+            self.leave_out()
+        left = self.left
+        if (left.unused or left.reopened or left.inspected) and (
+            samples := left.evaluate() if is_evaluating else left.take()
+        ):
+            self._add_samples(samples)
         if has_gradients:
             self.calls += 1
             self._step_calls += 1
         if self._evaluates:
             self.has_evaluated = True
             self._is_evaluating = self._is_evaluating or is_evaluating
-        elif self._is_evaluating and not self.has_batch:
-            # Calls without gradients in training mode may as well be a part of this step.
-            self.leave_out()
         before = self._phase
         if before != _FORWARD:
             if self._timer.is_observing:
@@ -192,8 +203,9 @@ class StepTracker:
         """Gradients are about to be computed."""
         self._backwards += 1
         if self._backwards == 1:
-            if self.left.unused or self.left.reopened or self.left.inspected:
-                self._take_batches()
+            left = self.left
+            if (left.unused or left.reopened or left.inspected) and (samples := left.take()):
+                self._add_samples(samples)
             self.has_evaluated = self._is_evaluating = False
             if self._step_calls > self._most_calls:
                 self._most_calls = self._step_calls
@@ -279,24 +291,17 @@ class StepTracker:
         self.has_evaluated = self._is_evaluating = self.has_batch = False
         self.is_updating = self.repeats_batch = False
         self.samples = self._trained = None
-        if self.left.unused or self.left.taken or self.left.reopened or self.left.inspected:
-            self.left.clear()
+        left = self.left
+        if left.unused or left.taken or left.reopened or left.inspected or left.has_evaluated_others:
+            left.clear()
         self.evaluation_ns = 0
         wait_end_ns = started_ns + wait_ns
         copy_end_ns = wait_end_ns + copy_ns
         forward_end_ns = copy_end_ns + forward_ns
         backward_end_ns = forward_end_ns + backward_ns
         optimizer_end_ns = backward_end_ns + optimizer_ns
-        return (
-            started_ns,
-            started_ns,
-            wait_end_ns,
-            copy_end_ns,
-            forward_end_ns,
-            backward_end_ns,
-            optimizer_end_ns,
-            end_ns,
-        )
+        inputs_ns = started_ns, started_ns, wait_end_ns, copy_end_ns
+        return (*inputs_ns, forward_end_ns, backward_end_ns, optimizer_end_ns, end_ns)
 
     @property
     def has_trained(self) -> bool:
@@ -323,6 +328,7 @@ class StepTracker:
         self.last_ns = self._timer.end_ns
         self._trained = None
         self._clear()
+        self.left.clear()
 
     def forget_gradients(self) -> None:
         """Take the backward passes of the step so far for a part of the evaluation."""
@@ -375,15 +381,12 @@ class StepTracker:
         self.has_evaluated = self._is_evaluating = self.has_batch = self.is_updating = False
         self.owes_mark = False
         self.samples = None
-        self.left.clear()
+        self.left.leave_out()
 
-    def _take_batches(self) -> None:
-        """The newest batches are used: count none of the first ones that the script has left before."""
-        left = self.left
-        left.taken, left.unused = left.unused, []
-        left.reopened.clear()
-        if left.inspected:
-            self.samples = (self.samples or 0) - left.samples_inspected()
+    def _add_samples(self, samples: int) -> None:
+        """Add the samples of batches that are trained on after an evaluation, or take some out."""
+        self.samples = (self.samples or 0) + samples or None
+        self.has_batch |= samples > 0
 
     def _enter(self, phase: int) -> None:
         if self._timer.is_observing:
