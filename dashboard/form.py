@@ -88,6 +88,7 @@ def spec_of_declared(setting: DeclaredSetting) -> SettingSpec:
         affects_free_memory=False,
         affects_prediction=False,
         trial_values=(),
+        is_identifier=False,
         kind=ValueKind(setting.kind.value),
         optional=False,
         default=setting.default,

@@ -113,3 +113,5 @@ class Setting:
     affects_prediction: bool = False
     # Values that `stepscope tune` compares with the current one.
     trial_values: tuple[Any, ...] = ()
+    # True when its number only identifies something: it is written without separators.
+    is_identifier: bool = False

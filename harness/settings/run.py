@@ -43,6 +43,7 @@ class RunSettings(BaseModel):
             Effect.NEW_RUN,
             advanced=True,
             affects_peak=False,
+            is_identifier=True,
         ),
     ] = 0
     stall_after_s: Annotated[

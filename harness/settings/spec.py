@@ -50,6 +50,7 @@ class SettingSpec(NamedTuple):
     affects_free_memory: bool
     affects_prediction: bool
     trial_values: tuple[Any, ...]
+    is_identifier: bool
     kind: ValueKind
     optional: bool
     default: Any
@@ -134,6 +135,7 @@ def _spec(name: str, info: FieldInfo) -> SettingSpec:
         affects_free_memory=setting.affects_free_memory,
         affects_prediction=setting.affects_prediction,
         trial_values=setting.trial_values,
+        is_identifier=setting.is_identifier,
         kind=kind,
         optional=optional,
         default=info.default,
@@ -163,8 +165,8 @@ def text_of_value(name: str, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else printable(_text(value))
 
 
-def _text(value: Any) -> str:
-    return f"{value:,}" if type(value) is int else clip(str(value), _LONGEST_VALUE)
+def _text(value: Any, *, has_separators: bool = True) -> str:
+    return f"{value:,}" if has_separators and type(value) is int else clip(str(value), _LONGEST_VALUE)
 
 
 _LONGEST_VALUE = 200
@@ -180,7 +182,7 @@ def value_text(spec: SettingSpec, value: Any) -> str:
         return "on" if value else "off"
     # A log from elsewhere may contain any value.
     is_number = spec.kind is ValueKind.FLOAT and isinstance(value, int | float)
-    text = f"{value:g}" if is_number else _text(value)
+    text = f"{value:g}" if is_number else _text(value, has_separators=not spec.is_identifier)
     unit = _OF_ONE.get(spec.unit, spec.unit) if value == 1 else spec.unit
     return f"{text} {unit}" if unit else text
 

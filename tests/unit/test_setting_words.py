@@ -17,6 +17,11 @@ def test_an_earlier_value_that_a_log_lacks_is_left_out() -> None:
     assert labels.sentence_on_values({}, {"batch_size": 64}) == "Batch size → 64."
 
 
+def test_a_number_that_identifies_something_has_no_separators() -> None:
+    assert text_of_value("seed", 20_261_129) == "20261129"
+    assert labels.sentence({"seed": 1_000}, {"seed": 20_261_129}).startswith("Seed 1000 → 20261129")
+
+
 def test_whole_numbers_have_separators_of_thousands_except_in_a_command() -> None:
     assert text_of_value("noise_steps", 20_000) == "20,000"
     assert text_of_value("batch_size", 4_096) == "4,096"
