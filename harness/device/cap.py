@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from harness import words
 from harness.errors import SettingError
 
 _SETTING = "memory_cap_gib"
@@ -10,16 +11,27 @@ _SETTING = "memory_cap_gib"
 CPU_HEADROOM_BYTES = 128 << 20
 
 
-def validate_cap(cap_bytes: int, reserved_bytes: int, smallest_bytes: int) -> None:
+def validate_cap(
+    cap_bytes: int,
+    reserved_bytes: int,
+    smallest_bytes: int,
+    headroom_for: str = "the allocator's next segment",
+) -> None:
     """Raise SettingError when `cap_bytes` is below `smallest_bytes`, the smallest cap that is accepted while
-    the run has reserved `reserved_bytes`."""
+    the run has reserved `reserved_bytes`. `headroom_for` completes "a cap must leave … for"."""
     if cap_bytes < smallest_bytes:
         # On the CPU a slightly smaller cap is accepted too, but the next allocation may fail under it.
         working_bytes = max(smallest_bytes, reserved_bytes)
+        headroom = words.size(working_bytes - reserved_bytes)
+        rest = (
+            f" a cap must leave {headroom} beyond that for {headroom_for},"
+            if smallest_bytes > reserved_bytes
+            else ""
+        )
         raise SettingError(
             _SETTING,
-            f"{_SETTING} cannot be {cap_bytes / 2**30:.4g}: the run already uses {_gib(reserved_bytes)} GiB, "
-            f"and the smallest cap that works now is {_gib(working_bytes)}.",
+            f"{_SETTING} cannot be {cap_bytes / 2**30:.4g}: the run already uses {_gib(reserved_bytes)} GiB,"
+            f"{rest} and the smallest cap that works now is {_gib(working_bytes)}.",
         )
 
 

@@ -164,6 +164,13 @@ def test_a_cap_without_headroom_is_refused_with_the_smallest_that_works(device: 
         device.cap_memory(None)
 
 
+def test_a_refused_cap_says_what_it_must_leave_beyond_the_memory_in_use() -> None:
+    with pytest.raises(
+        SettingError, match=r"0\.001 GiB, a cap must leave 128 MiB .* libraries, .* is 0\.126"
+    ):
+        validate_cap(100 * MIB, MIB, 129 * MIB, "Python and its libraries")
+
+
 def test_a_refused_cap_suggests_none_below_what_the_heap_has() -> None:
     """Such a cap is accepted after an out-of-memory error alone; the next allocation may fail under it."""
     with pytest.raises(SettingError, match=r"already uses 0\.391 GiB, and the smallest .* is 0\.391"):

@@ -72,7 +72,7 @@ def test_only_a_cache_in_the_way_is_emptied(allocator: FakeAllocator) -> None:
 def test_a_cap_below_what_is_in_use_changes_nothing(allocator: FakeAllocator) -> None:
     device = CudaDevice(FAKE_FACTS)
     allocator.allocate(200 * MIB)
-    with pytest.raises(SettingError, match=r"already uses 0\.196 GiB, and the smallest .* is 0\.215"):
+    with pytest.raises(SettingError, match=r"0\.196 GiB, a cap must leave 20\.0 MiB .* is 0\.215"):
         device.cap_memory(100 * MIB)
     assert allocator.limit_bytes == allocator.total_bytes
 

@@ -54,7 +54,7 @@ class DataCap:
         smallest_bytes = max(
             in_use(info) - in_use_baseline_bytes + CPU_HEADROOM_BYTES, reserved_bytes - SLACK_BYTES
         )
-        validate_cap(cap_bytes, reserved_bytes, smallest_bytes)
+        validate_cap(cap_bytes, reserved_bytes, smallest_bytes, "Python and its libraries")
         data_bytes = status_bytes("VmData")
         if data_bytes is None:
             raise DeviceError("A memory cap cannot be set: /proc/self/status does not show the data size.")

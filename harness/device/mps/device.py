@@ -116,7 +116,7 @@ class MpsDevice:
         if self._library.driver_allocated_memory() + HEAP_BYTES > cap_bytes:
             self._library.empty_cache()
         reserved_bytes = int(self._library.driver_allocated_memory())
-        validate_cap(cap_bytes, reserved_bytes, reserved_bytes + HEAP_BYTES)
+        validate_cap(cap_bytes, reserved_bytes, reserved_bytes + HEAP_BYTES, "the allocator's next heap")
         self._library.set_per_process_memory_fraction(cap_bytes / total_bytes)
         self._was_capped = True
 
