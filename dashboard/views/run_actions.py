@@ -50,7 +50,7 @@ def export_button(chosen: Sequence[RunEntry]) -> None:
         if not readable:
             return
         ids = [run.run_id for run in readable]
-        if sum(run.steps for run in readable) > _MOST_STEPS or len(readable) > _MOST_RUNS:
+        if sum(run.steps or 0 for run in readable) > _MOST_STEPS or len(readable) > _MOST_RUNS:
             st.text(
                 f"More than {words.count(_MOST_RUNS)} runs or {words.count(_MOST_STEPS)} steps are too much "
                 "for a browser. In a shell, type:"

@@ -22,7 +22,8 @@ class RunEntry(NamedTuple):
     script: Mapping[str, Any] | None
     device: Mapping[str, Any] | None
     parameters: int | None
-    steps: int
+    # None without a readable log, unless it has not been created yet.
+    steps: int | None
     last_step: int | None
     loss: float | None
     step_ns: float | None
@@ -59,7 +60,7 @@ _OBJECT, _OBJECT_OR_NONE = (dict,), (dict, NoneType)
 # The types of the fields in JSON, in their order.
 _KINDS: tuple[tuple[type, ...], ...] = (
     _TEXT, _TEXT, _TEXT, _TEXT, (bool,), _TEXT_OR_NONE, _OBJECT_OR_NONE, _OBJECT_OR_NONE, _OBJECT_OR_NONE,
-    _INT_OR_NONE, _INT, _INT_OR_NONE, _NUMBER_OR_NONE, _NUMBER_OR_NONE, _NUMBER_OR_NONE, _INT_OR_NONE,
+    _INT_OR_NONE, _INT_OR_NONE, _INT_OR_NONE, _NUMBER_OR_NONE, _NUMBER_OR_NONE, _NUMBER_OR_NONE, _INT_OR_NONE,
     _INT_OR_NONE, _INT_OR_NONE, _INT, _INT_OR_NONE, _INT_OR_NONE, (bool,), _OBJECT_OR_NONE, _OBJECT, _TEXT,
     _TEXT_OR_NONE, (list,), _TEXT,
 )  # fmt: skip

@@ -21,7 +21,7 @@ from harness.store.liveness import is_alive
 from harness.words import printable
 
 # The first line of the file. Another number: entries have other fields or meanings.
-_HEAD = "stepscope run index 2"
+_HEAD = "stepscope run index 3"
 _MOST_BYTES = 256 << 20
 _OVER = frozenset(state.value for state in RunState if state.is_over)
 _FILES = (

@@ -10,7 +10,7 @@ from harness.analysis.state import RunStatus
 from harness.records.entry import RunEntry
 from harness.records.floats import decode_float
 from harness.records.imported import ImportOrigin
-from harness.records.run import DeviceFacts
+from harness.records.run import DeviceFacts, RunState
 from harness.records.script import ScriptOrigin
 from harness.settings.recorded import RecordedSettings, read_recorded
 from harness.store.folder import RunFolder, shown_name
@@ -34,7 +34,8 @@ class RunSummary(NamedTuple):
     script: ScriptOrigin | None
     device: DeviceFacts | None
     parameters: int | None
-    steps: int
+    # None without a readable log, unless it has not been created yet.
+    steps: int | None
     last_step: int | None
     loss: float | None
     step_ns: float | None
@@ -82,7 +83,7 @@ def pace_facts(run: RunSummary) -> list[tuple[str, str]]:
     """Return the names and the texts of the step time and the throughput, with the steps that they are of."""
     step_time, rate = words.duration(run.step_ns), words.rate(run.samples_per_s)
     if run.step_ns is not None:
-        last = words.plural(min(RECENT_STEPS, run.steps), "step")
+        last = words.plural(min(RECENT_STEPS, run.steps or 0), "step")
         step_time += f", the median of the last {last} without those of the warm-up"
     if run.samples_per_s is not None:
         rate += ", over the same steps"
@@ -100,6 +101,7 @@ def summarize_run(folder: RunFolder, inspection: RunInspection) -> RunSummary:
     """Summarize a run."""
     log, run, request = inspection.log, inspection.log.run, inspection.request
     last = log.last
+    is_launching = inspection.status.state is RunState.LAUNCHING and log.problem is None
     return RunSummary(
         run_id=folder.run_id,
         name=request.name if run is None else shown_name(run.name, folder.run_id),
@@ -108,7 +110,7 @@ def summarize_run(folder: RunFolder, inspection: RunInspection) -> RunSummary:
         script=request.script,
         device=None if run is None else read_device(run.device),
         parameters=None if run is None else run.model_parameters,
-        steps=log.steps,
+        steps=None if run is None and not is_launching else log.steps,
         last_step=log.last_step,
         loss=None if last is None else decode_float(last.loss, last.loss_state),
         step_ns=log.step_ns,

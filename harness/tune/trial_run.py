@@ -82,9 +82,10 @@ class WarmRun:
             run = self._supervisor.summary(self.folder)
             if run.status.state.is_over:
                 raise StepscopeError(f"The baseline cannot be trained: {run.status.message}")
-            if run.step_ns is not None and run.steps >= _WARM_STEPS and time.monotonic() >= warm_s:
+            steps = run.steps or 0
+            if run.step_ns is not None and steps >= _WARM_STEPS and time.monotonic() >= warm_s:
                 return run
-            warm_s = warm_s if run.steps else time.monotonic() + _WARM_S
+            warm_s = warm_s if steps else time.monotonic() + _WARM_S
             if should_end():
                 raise Interrupted
             if time.monotonic() > deadline_s:

@@ -74,7 +74,7 @@ def test_a_real_run_with_a_slow_loader_is_advised_steered_and_compared() -> None
     assert shell(*words).returncode == 0
     supervisor, (folder,) = Supervisor(a_home()), a_home().runs()
     try:
-        until(lambda: supervisor.summary(folder).steps, lambda steps: steps >= STEPS_BEFORE, limit_s=90)
+        until(lambda: supervisor.summary(folder).steps or 0, lambda steps: steps >= STEPS_BEFORE, limit_s=90)
         message = advised("slow")["input-bound"]
         details = dict(message["details"])
         wait_share = float(details["data wait"].split()[0])

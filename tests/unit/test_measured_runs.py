@@ -36,7 +36,7 @@ def folder() -> Iterator[RunFolder]:
     supervisor = Supervisor(Home.locate(None, os.environ), spawn=fork_training)
     settings = resolve({"model": "mlp", "device": "cpu", "slow_loader_ms": 20.0})
     folder = supervisor.start("measured", settings)
-    until(lambda: supervisor.summary(folder).steps, lambda steps: steps >= 10)
+    until(lambda: supervisor.summary(folder).steps or 0, lambda steps: steps >= 10)
     yield folder
     if not supervisor.status(folder).state.is_over:
         supervisor.stop(folder, "test")

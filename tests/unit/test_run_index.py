@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,6 +49,17 @@ def test_another_process_does_not_read_ended_runs_again(home: Home) -> None:
     assert sorted(reads.names) == sorted(folder.run_id for folder in folders)
     assert reads.list() == first
     assert reads.names == []
+
+
+@pytest.mark.parametrize(("age_s", "steps"), [(0, 0), (1_000, None)])
+def test_the_steps_of_a_run_without_a_log_are_unknown_once_it_should_have_one(
+    home: Home, age_s: int, steps: int | None
+) -> None:
+    path = home.runs_path / "20260101-000000-beef"
+    path.mkdir(parents=True)
+    os.utime(path, (time.time() - age_s,) * 2)
+    (run,) = Reads(home).list()
+    assert run.steps == steps
 
 
 def _edit_log(folder: RunFolder) -> None:
@@ -109,8 +121,8 @@ def test_a_deleted_run_is_no_longer_listed(home: Home) -> None:
         b"",
         b"\xff\xfe",
         b"stepscope run index 0\n",
-        b"stepscope run index 2\n[1, 2]\nnull\n{}\n" + b"[" * 100_000,
-        b'stepscope run index 2\n["NAME", [], ["NAME"]]\n',
+        b"stepscope run index 3\n[1, 2]\nnull\n{}\n" + b"[" * 100_000,
+        b'stepscope run index 3\n["NAME", [], ["NAME"]]\n',
     ],
 )
 def test_a_damaged_index_is_written_anew(content: bytes, home: Home) -> None:

@@ -43,6 +43,7 @@ def test_a_run_that_ends_by_itself_is_finished_with_its_figures(bench: Superviso
     assert (run.run_id, run.name, run.status.state) == (folder.run_id, "short", RunState.FINISHED)
     assert run.settings is not None
     assert run.settings.complete == SETTINGS
+    assert run.steps is not None
     assert run.steps >= 1
     assert run.step_ns == pytest.approx(2_000_003, abs=4)
     assert run.samples_per_s == pytest.approx(16_000, rel=0.01)
@@ -158,8 +159,8 @@ def test_a_run_outlives_a_parent_killed_with_9(bench: SupervisorBench) -> None:
     parent.kill()
     parent.communicate()
     bench.wait_for(folder, RunState.RUNNING)
-    before = bench.supervisor.summary(folder).steps
-    until(lambda: bench.supervisor.summary(folder).steps, lambda steps: steps > before)
+    before = bench.supervisor.summary(folder).steps or 0
+    until(lambda: bench.supervisor.summary(folder).steps or 0, lambda steps: steps > before)
     assert bench.supervisor.stop(folder) is EscalationStage.ENDED
     assert bench.supervisor.status(folder).state is RunState.STOPPED
 
