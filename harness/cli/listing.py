@@ -34,6 +34,7 @@ from harness.supervisor.measuring import measurement_json
 from harness.supervisor.origin import NO_OUTPUT, environment_text, origin_facts
 from harness.supervisor.ranks import parts_of, read_rank_steps, read_ranks
 from harness.supervisor.refit import refit_peak
+from harness.supervisor.run_events import read_events
 from harness.supervisor.summary import pace_facts
 
 _EVENTS_SHOWN = 12
@@ -61,7 +62,7 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     folder = find_run(supervisor.home, arguments.run)
     supervisor.status(folder)
     run = supervisor.summary(folder)
-    events = _events(folder)
+    events = _events(folder, run)
     first, effective = _first_and_last_settings(folder)
     reports = _oom_reports(folder)
     timing = last_timing(folder, run.device)
@@ -219,10 +220,10 @@ def _newest(events: list[EventRow]) -> list[EventRow]:
     return shown[-_EVENTS_SHOWN:]
 
 
-def _events(folder: RunFolder) -> list[EventRow]:
+def _events(folder: RunFolder, run: RunSummary) -> list[EventRow]:
     try:
         with LogReader(folder.log) as reader:
-            return [event for _, event in reader.events()]
+            return read_events(reader, run)
     except LogError:
         return []
 

@@ -19,6 +19,7 @@ from harness.store.series import StepSeries
 from harness.supervisor.changes import observe_version
 from harness.supervisor.comparing import read_curves, read_facts
 from harness.supervisor.measuring import read_measurements
+from harness.supervisor.run_events import read_events
 from harness.supervisor.summary import RunSummary
 
 _MOST_CHANGES = 12
@@ -96,7 +97,7 @@ def _read(reader: LogReader, report: ReportFacts) -> ReportFacts:
         measured=_measured(reader, report.summary.status.state.is_over),
         profile=profile,
         operators=operators[:_MOST_OPERATORS],
-        events=[event for _, event in reader.events()][-_MOST_EVENTS:],
+        events=read_events(reader, report.summary)[-_MOST_EVENTS:],
     )
 
 
