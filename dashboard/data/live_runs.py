@@ -1,15 +1,16 @@
 """Resource use of active runs: processes, workers, disk, energy, and the processes on each GPU."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 import psutil
 
 from dashboard.data.runs import home, supervisor
 from harness.analysis.machine.energy import EnergyUse, energy_use, joules_per_thousand
-from harness.analysis.machine.notices import GpuFacts
+from harness.analysis.machine.notices import CpuFacts, GpuFacts
 from harness.device.host.details import sees_machine_pids
-from harness.device.machine import GpuSample
+from harness.device.machine import GpuSample, MachineSample
 from harness.errors import LogError, LogMissingError
 from harness.records.run import DeviceSampleRow, HostSampleRow
 from harness.records.telemetry import HostDetailRow, WorkerSampleRow
@@ -23,6 +24,8 @@ from harness.words import printable
 _MAX_CHECKED = 20
 # Energy is summed over this many of the last steps.
 _ENERGY_STEPS = 5_000
+# Samples, one per second, over which the use of the processors is averaged, and the fewest for that.
+_CPU_MOMENTS, _LEAST_CPU_MOMENTS = 10, 5
 
 
 class LiveRun(NamedTuple):
@@ -187,3 +190,10 @@ def _samples(log: LogReader, energy: EnergyUse | None) -> int | None:
     if energy is None:
         return None
     return log.telemetry.samples_trained(energy.first_step + 1, energy.last_step)
+
+
+def cpu_facts(moments: Sequence[MachineSample]) -> CpuFacts:
+    """Return the facts about the processors, with their mean use over the newest moments."""
+    busy = [moment.host.cpu_pct for moment in moments[-_CPU_MOMENTS:] if moment.host.cpu_pct is not None]
+    host = moments[-1].host
+    return CpuFacts(fmean(busy) if len(busy) >= _LEAST_CPU_MOMENTS else None, host.load, host.cores)

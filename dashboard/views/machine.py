@@ -7,7 +7,7 @@ import streamlit as st
 from dashboard import canvas, state
 from dashboard.charts.machine_cards import gpu_cards, host_cards
 from dashboard.components import plain
-from dashboard.data.live_runs import Users, facts, live_runs, users_of
+from dashboard.data.live_runs import Users, cpu_facts, facts, live_runs, users_of
 from dashboard.data.machine_watch import machine_watch
 from dashboard.views.machine_tables import missing_lines, run_tables, throttle_table, user_table
 from harness import words
@@ -46,7 +46,8 @@ def _now() -> None:
 def _verdict(machine: MachineHistory, newest: MachineSample, users: dict[str, Users]) -> None:
     """Draw the findings, the most severe first."""
     gpus = [facts(name, newest.gpus.get(uuid), users[uuid]) for uuid, name in machine.gpus]
-    results = machine_notices(gpus, newest.host.ram_used_bytes, newest.host.ram_total_bytes)
+    host = newest.host
+    results = machine_notices(gpus, host.ram_used_bytes, host.ram_total_bytes, cpu_facts(machine.moments))
     if results:
         box, icon = _BOXES[results[0].tone]
         box("  \n".join(plain(finding.sentence) for finding in results), icon=icon)

@@ -3,6 +3,7 @@
 Free of torch, so that the dashboard can sample without a run.
 """
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,9 @@ class HostMachineSample(NamedTuple):
     can use (`harness.device.host.memory`)."""
 
     cpu_pct: float | None
+    # The load average of the last minute: threads that run or wait.
+    load: float | None
+    cores: int | None
     temperature_c: float | None
     ram_used_bytes: int
     ram_total_bytes: int
@@ -127,6 +131,8 @@ class MachineSampler:
         rates = self._rates.take(_host_counters())
         return HostMachineSample(
             cpu_pct=self._load.take(),
+            load=_load_average(),
+            cores=os.cpu_count(),
             temperature_c=cpu_temperature_c(),
             ram_used_bytes=memory.used_bytes,
             ram_total_bytes=memory.total_bytes,
@@ -135,6 +141,13 @@ class MachineSampler:
             network_received_bytes_per_s=rates.get("received"),
             network_sent_bytes_per_s=rates.get("sent"),
         )
+
+
+def _load_average() -> float | None:
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
 
 
 def _host_counters() -> dict[str, float]:

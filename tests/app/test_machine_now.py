@@ -109,6 +109,19 @@ def test_nothing_that_stands_out_is_said_too(machine_page: MachinePage) -> None:
     assert "Nothing stands out" in app.success[0].value
 
 
+def test_overloaded_processors_are_the_finding_once_they_were_for_some_seconds(
+    machine_page: MachinePage,
+) -> None:
+    sampler = MachineSampler(FakeNvml([]))
+    (moment,) = sampler.sample().moments
+    sampler.close()
+    busy = moment._replace(host=moment.host._replace(cpu_pct=100.0, load=7.0, cores=2))
+    machine = EMPTY_HISTORY._replace(moments=(busy,) * 10)
+    assert "load of the last minute is 7" in machine_page.show_machine(machine).warning[0].value
+    brief = machine._replace(moments=(busy,))
+    assert not machine_page.show_machine(brief).warning
+
+
 @pytest.mark.parametrize(
     ("reason", "kind", "words"),
     [

@@ -2,7 +2,14 @@
 
 import pytest
 
-from harness.analysis.machine.notices import GpuFacts, MachineNotice, Tone, calm_sentence, machine_notices
+from harness.analysis.machine.notices import (
+    CpuFacts,
+    GpuFacts,
+    MachineNotice,
+    Tone,
+    calm_sentence,
+    machine_notices,
+)
 from harness.records.telemetry import ThrottleReason
 
 GIB = 2**30
@@ -48,6 +55,20 @@ def test_full_ram_gives_a_notice() -> None:
     assert notice.tone is Tone.BAD
     assert "RAM" in notice.sentence
     assert machine_notices([CALM], 94 * GIB, 100 * GIB) == []
+
+
+def test_more_busy_threads_than_cores_give_a_notice_with_the_load() -> None:
+    (notice,) = machine_notices([], None, None, CpuFacts(99.6, 7.08, 2))
+    assert notice.tone is Tone.WARNING
+    assert "All 2 cores are 100 % busy" in notice.sentence
+    assert "is 7.1:" in notice.sentence
+
+
+@pytest.mark.parametrize(
+    "cpu", [CpuFacts(), CpuFacts(60.0, 7.0, 2), CpuFacts(100.0, 2.2, 2), CpuFacts(100.0, None, 2), None]
+)
+def test_processors_that_one_training_keeps_busy_give_none(cpu: CpuFacts | None) -> None:
+    assert machine_notices([], None, None, cpu) == []
 
 
 def test_the_most_severe_comes_first() -> None:

@@ -10,6 +10,9 @@ from harness.analysis.machine.throttle import SEVERE, active_reasons, throttle_c
 # Shares from which memory is reported as almost full. Linux needs some 5 % of RAM to stay responsive; a
 # device's memory can be used almost completely, with a small reserve for the driver.
 RAM_FULL, DEVICE_FULL = 0.95, 0.97
+# Processors are overloaded if all of them are this busy, and this many threads per core run or wait: below
+# that, one training with as many threads as cores keeps them busy, as it should.
+BUSY_PCT, LEAST_PER_CORE = 95, 1.5
 
 
 class Tone(StrEnum):
@@ -37,6 +40,16 @@ class GpuFacts(NamedTuple):
     util_pct: float | None
 
 
+class CpuFacts(NamedTuple):
+    """State of all processors; None where it is not reported."""
+
+    # Mean over the last seconds.
+    busy_pct: float | None = None
+    # The load average of the last minute.
+    load: float | None = None
+    cores: int | None = None
+
+
 class MachineNotice(NamedTuple):
     """One notice, as a sentence."""
 
@@ -45,7 +58,10 @@ class MachineNotice(NamedTuple):
 
 
 def machine_notices(
-    gpus: Sequence[GpuFacts], ram_used_bytes: int | None, ram_total_bytes: int | None
+    gpus: Sequence[GpuFacts],
+    ram_used_bytes: int | None,
+    ram_total_bytes: int | None,
+    cpu: CpuFacts | None = None,
 ) -> list[MachineNotice]:
     """All notices, the most severe first; empty on a calm machine."""
     notices = [notice for gpu in gpus for notice in _of_gpu(gpu)]
@@ -55,6 +71,8 @@ def machine_notices(
             "may kill a process to free some."
         )
         notices.append(MachineNotice(Tone.BAD, sentence))
+    if cpu is not None:
+        notices += _of_cpu(cpu)
     order = (Tone.BAD, Tone.WARNING, Tone.NOTE, Tone.CALM)
     return sorted(notices, key=lambda notice: order.index(notice.tone))
 
@@ -82,6 +100,20 @@ def _of_gpu(gpu: GpuFacts) -> list[MachineNotice]:
         sentence = f"The memory of {gpu.name} is almost full, {words.size(used)} of {words.size(total)}."
         notices.append(MachineNotice(Tone.WARNING, sentence))
     return notices
+
+
+def _of_cpu(cpu: CpuFacts) -> list[MachineNotice]:
+    if cpu.busy_pct is None or cpu.load is None or not cpu.cores:
+        return []
+    if cpu.busy_pct < BUSY_PCT or cpu.load < LEAST_PER_CORE * cpu.cores:
+        return []
+    cores = "The core is" if cpu.cores == 1 else f"All {words.count(cpu.cores)} cores are"
+    sentence = (
+        f"{cores} {words.percent(cpu.busy_pct)} busy, and the load of the last minute is "
+        f"{words.figure(cpu.load, 2)}: more threads have work than there are cores, so they wait for one "
+        "another, and step times include that."
+    )
+    return [MachineNotice(Tone.WARNING, sentence)]
 
 
 def calm_sentence(gpus: Sequence[GpuFacts]) -> str:
