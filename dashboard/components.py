@@ -233,11 +233,12 @@ def share_bar(parts: Sequence[tuple[str, int]], whole_bytes: int) -> None:
 def scalar_selection(
     names: Sequence[str],
     key: str,
-    default: Sequence[str] | None = None,
+    default: Sequence[str],
     width: int | Literal["stretch"] = "stretch",
 ) -> list[str]:
     """Draw the selection of logged scalars, each of which gets a panel; return those selected. `default` are
-    those selected so far, None where the session state has them. `width` is in pixels."""
+    those selected so far: a value set by the session state is sent once, and may be missed. `width` is in
+    pixels."""
     return st.multiselect(
         "Logged numbers, each in a panel",
         names,

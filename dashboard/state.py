@@ -128,21 +128,20 @@ def show_run(run: str) -> None:
         st.query_params[_RUN] = run
 
 
-def begin_comparison(known: Mapping[str, str], most: int) -> list[str]:
+def begin_comparison(known: Mapping[str, str], most: int) -> tuple[list[str], list[str]]:
     """Choose the runs in the address, by their ids or names, for a comparison, at the first visit of the page
-    and when the browser went back or forward; return those that do not exist. `known` are the names of all
-    runs by their ids, the newest first."""
+    and when the browser went back or forward; return the chosen ones, the default of their widget, and those
+    that do not exist. `known` are the names of all runs by their ids, the newest first."""
     ids = {name: run_id for run_id, name in reversed(list(known.items()))} | {
         run_id: run_id for run_id in known
     }
     address = str(st.query_params.get(_RUNS, ""))
     words = address.split(",")
     runs = list(dict.fromkeys(ids.get(word, word) for word in words if word))
-    if Key.COMPARED not in st.session_state or address != st.session_state.get(_COMPARISON, address):
-        st.session_state[Key.COMPARED] = [run for run in runs if run in known][:most]
-    else:
-        st.session_state[Key.COMPARED] = [run for run in st.session_state[Key.COMPARED] if run in known]
-    return [run for run in runs if run not in known][:most]
+    is_new = Key.COMPARED not in st.session_state or address != st.session_state.get(_COMPARISON, address)
+    chosen = [run for run in (runs if is_new else st.session_state[Key.COMPARED]) if run in known][:most]
+    set_value_of_drawn(Key.COMPARED, chosen)
+    return chosen, [run for run in runs if run not in known][:most]
 
 
 def show_comparison(runs: Sequence[str]) -> None:

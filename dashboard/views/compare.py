@@ -38,12 +38,13 @@ def page() -> None:
         welcome()
         return
     st.markdown("### Compare runs")
-    unknown = state.begin_comparison(names, MOST_RUNS)
+    default, unknown = state.begin_comparison(names, MOST_RUNS)
     for run in unknown:
         st.warning(plain(f"There is no run {run!r} here; it may have been deleted."))
     chosen = st.multiselect(
         "Runs; the first is the baseline",
         list(names),
+        default,
         key=state.Key.COMPARED,
         format_func=lambda run_id: words.clip(words.printable(names[run_id]), 60),
         max_selections=MOST_RUNS,

@@ -22,9 +22,10 @@ def scalar_curves(runs: Sequence[Compared], axis: CurveAxis) -> None:
         return
     st.markdown("**Scalars**")
     key = state.Key.COMPARED_SCALARS
-    chosen = [name for name in st.session_state.get(key, default_scalars(names)) if name in names]
-    st.session_state[key] = chosen
-    chosen = scalar_selection(names, key)
+    selected = state.widget_value(key)
+    shown = default_scalars(names) if selected is None else [name for name in selected if name in names]
+    state.set_value_of_drawn(key, shown)
+    chosen = scalar_selection(names, key, shown)
     curves = [curve for at, run in enumerate(runs) for curve in _curves(run, at, axis, chosen)]
     if curves:
         revision = "/".join([axis.value, *(run.facts.run_id for run in runs), *chosen])

@@ -1,7 +1,5 @@
 """The scalars of a run without steps: an imported TensorBoard log."""
 
-import streamlit as st
-
 from dashboard import canvas, state
 from dashboard.charts import scalars as charts
 from dashboard.components import scalar_selection
@@ -15,9 +13,9 @@ def scalar_chart(view: RunView) -> bool:
     names = names_of_run(view.folder)
     if not names:
         return False
-    key = state.scalars_key(view.folder.run_id)
-    st.session_state.setdefault(key, losses_first(names))
-    chosen = scalar_selection(names, key)
+    selected = state.selected_scalars(view.folder.run_id)
+    shown = losses_first(names) if selected is None else [name for name in selected if name in names]
+    chosen = scalar_selection(names, state.scalars_key(view.folder.run_id), shown)
     series = read_run(view.folder, chosen)
     if series:
         revision = "/".join([view.folder.run_id, *chosen])

@@ -12,6 +12,9 @@ def test_the_runs_in_the_address_are_compared(demo: Write, open_page: Open) -> N
     with patch("dashboard.canvas.live_plotly") as draw:
         app = open_page("compare", runs=",".join(runs))
     assert not app.exception
+    selection = app.multiselect(key="compared_runs")
+    assert selection.value == runs
+    assert (len(selection.proto.default), selection.proto.set_value) == (2, False)
     assert "each ran once" in texts(app)
     figures = next(frame.value for frame in app.dataframe if "Figure" in frame.value)
     assert list(figures.iloc[0]) == ["state", "finished", "finished"]
