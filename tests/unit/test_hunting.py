@@ -6,6 +6,8 @@ import pytest
 
 from harness.analysis.leak.detector import LeakDetector
 from harness.analysis.leak.headroom import Limits
+from harness.records.memory import LeakRow, LeakVerdict
+from harness.records.run import EventKind, EventRow
 from harness.store.inserts import Row
 from harness.watch.capture.hunting import AGAIN_AFTER_S, STEPS, STEPS_AGAIN, HuntResult, LeakHunt
 from harness.watch.inbox import Inbox
@@ -64,6 +66,38 @@ def test_a_line_of_an_earlier_growth_does_not_answer_a_later_one() -> None:
     assert requested(inbox) == [STEPS, STEPS_AGAIN]
 
 
+def doubted() -> LeakRow:
+    return a_leak()._replace(verdict=LeakVerdict.WATCH)
+
+
+def test_growth_that_growing_inputs_may_explain_is_hunted_once() -> None:
+    clock, inbox = Clock(), Inbox()
+    hunt = LeakHunt(inbox, lambda: True, clock)
+    for clock.s in (1.0, 2.0, 5 * AGAIN_AFTER_S):
+        hunt.on_leak(doubted(), None if clock.s == 1.0 else NOTHING)
+    assert requested(inbox) == [STEPS]
+
+
+@pytest.mark.parametrize(
+    ("result", "steps"),
+    [
+        (None, [STEPS]),
+        (NOTHING, [STEPS, STEPS]),
+        (NOTHING._replace(refusal="Train without compile."), [STEPS, STEPS]),
+        (NOTHING._replace(has_site=True), [STEPS]),
+    ],
+)
+def test_that_hunt_takes_the_place_of_the_first_of_a_leak_only_if_it_found_a_line(
+    result: HuntResult | None, steps: list[int]
+) -> None:
+    inbox = Inbox()
+    hunt = LeakHunt(inbox, lambda: True, Clock())
+    hunt.on_leak(doubted(), None)
+    hunt.on_leak(a_leak(), result)
+    assert requested(inbox) == steps
+    assert len({command.command_id for command in inbox.commands}) == len(steps)
+
+
 def test_the_leak_detector_calls_it_for_as_long_as_the_leak_lasts() -> None:
     clock, inbox, rows = Clock(), Inbox(), list[Row]()
     hunt, readings = LeakHunt(inbox, lambda: True, clock), Readings()
@@ -84,3 +118,37 @@ def test_the_leak_detector_calls_it_for_as_long_as_the_leak_lasts() -> None:
         if step % 10 == 0:
             watch.judge()
     assert requested(inbox) == [STEPS, STEPS_AGAIN]
+
+
+@pytest.mark.parametrize("retained_slope", [0, MIB // 4, MIB])
+def test_a_leak_beside_growing_inputs_is_one_if_its_steps_retain_it(retained_slope: int) -> None:
+    """Live memory grows by 1 MiB per step, and so does what a step needs."""
+    rows, hunted = list[Row](), list[LeakRow]()
+    readings, results = Readings(), list[HuntResult]()
+    steps = iter(range(1, 401))
+
+    def read_host() -> HostReading:
+        return HostReading(None, 0, forward_end_bytes=(step * MIB,))
+
+    def hunt(growth: LeakRow, _result: HuntResult | None) -> None:
+        hunted.append(growth)
+        results.append(NOTHING._replace(step=growth.step, retained_bytes_per_step=retained_slope))
+
+    watch = LeakWatch(
+        rows.append,
+        lambda: step,
+        lambda: step,
+        LeakDetector(on_cpu=True),
+        readings,
+        read_host,
+        Limits,
+        on_leak=hunt,
+        hunt_result=lambda: results[0] if results else None,
+    )
+    for step in steps:
+        held = GIB + step * MIB
+        readings.add_rows([a_row(step, held, rss=held)._replace(peak_allocated_bytes=held + step * MIB)])
+        watch.check()
+    assert hunted[0].verdict == LeakVerdict.WATCH
+    events = [row for row in rows if isinstance(row, EventRow)]
+    assert [event.kind for event in events] == ([EventKind.LEAK] if retained_slope == MIB else [])

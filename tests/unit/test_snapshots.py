@@ -17,6 +17,7 @@ from harness.device.cpu.heap import in_use, open_heap
 from harness.device.protocol import AllocatorReading
 from harness.records.memory import (
     AllocationRow,
+    LeakVerdict,
     MemoryCategory,
     ModuleMemoryRow,
     SnapshotReason,
@@ -333,6 +334,20 @@ def test_a_hunt_that_is_refused_says_why(tmp_path: Path) -> None:
     assert "train without torch.compile" in event.message
     assert bench.snapshots.hunt_result is not None
     assert bench.snapshots.hunt_result.refusal is not None
+    bench.close()
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_hunt_while_growing_inputs_may_explain_the_growth_warns_of_nothing(
+    tmp_path: Path, is_refused: bool
+) -> None:
+    bench = Bench(tmp_path / "captures")
+    bench.workload.__dict__["settings"] = bench.workload.settings.model_copy(update={"compile": is_refused})
+    LeakHunt(bench.inbox, lambda: True).on_leak(a_leak()._replace(verdict=LeakVerdict.WATCH), None)
+    bench.run(20)
+    assert bench.snapshots.hunt_result is not None
+    events = [one for one in bench.journal.of(EventRow) if one.kind != EventKind.STATE]
+    assert [one.severity for one in events] == ([] if is_refused else [Severity.INFO])
     bench.close()
 
 

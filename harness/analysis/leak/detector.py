@@ -64,6 +64,7 @@ class LeakDetector:
     Attributes:
         newest_reading: the newest row with the memory of live tensors; None before the first.
         settings_version: the version of the settings of the newest row; None before the first.
+        doubts_leak: whether live memory leaks by the newest judgment, unless growing inputs explain it.
     """
 
     def __init__(self, *, on_cpu: bool) -> None:
@@ -78,6 +79,7 @@ class LeakDetector:
         self._needs, self._inputs_grow = StepNeeds(), False
         self.settings_version: int | None = None
         self.newest_reading: StepRow | None = None
+        self.doubts_leak = False
         self._newest: StepRow | None = None
         self._is_settled = self._is_recorded = False
         self._host_step = 0
@@ -177,6 +179,8 @@ class LeakDetector:
         self._inputs_grow = any(
             judgments[series].verdict is not one.verdict for series, one in before.items()
         )
+        live, live_before = judgments[LeakSeries.ALLOCATED], before[LeakSeries.ALLOCATED]
+        self.doubts_leak = live.verdict is not live_before.verdict
         judgments[LeakSeries.HOST] = self._refill.without(judgments[LeakSeries.HOST])
         if self._on_cpu:
             judgments = settled(judgments, self._headroom.transient_bytes)

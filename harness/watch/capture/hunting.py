@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from harness.records.memory import LeakRow
+from harness.records.memory import LeakRow, LeakVerdict
 from harness.records.run import CommandKind, CommandRow
 from harness.watch.inbox import Inbox
 
@@ -32,13 +32,18 @@ class HuntResult(NamedTuple):
 
     def answers(self, leak: LeakRow) -> bool:
         """Return whether another hunt for `leak` would find no more."""
-        return self.refusal is not None or (self.has_site and self.step >= leak.since_step)
+        return self.refusal is not None or self.has_site_of(leak)
+
+    def has_site_of(self, leak: LeakRow) -> bool:
+        """Return whether a line or a kind of memory was found during the growth in `leak`."""
+        return self.has_site and self.step >= leak.since_step
 
 
 class LeakHunt:
     """Requests a snapshot of `STEPS` steps at the first leak. If it found nothing, or was for an earlier
-    growth, requests one of `STEPS_AGAIN` steps at the earliest `AGAIN_AFTER_S` later. Used on the thread of
-    the leak detector."""
+    growth, requests one of `STEPS_AGAIN` steps at the earliest `AGAIN_AFTER_S` later. Before the first leak
+    requests one where growth may come from growing inputs, to find what each step retains. Used on the thread
+    of the leak detector."""
 
     def __init__(
         self, inbox: Inbox, is_enabled: Callable[[], bool], clock_s: Callable[[], float] = time.monotonic
@@ -48,18 +53,26 @@ class LeakHunt:
         self._is_enabled = is_enabled
         self._clock_s = clock_s
         self._hunted_s: list[float] = []
+        self._has_doubted = False
 
     def on_leak(self, leak: LeakRow, result: HuntResult | None) -> None:
-        """Request a snapshot if one is due. Called at each judgment with the verdict "leak"; `result` is that
-        of the newest hunt."""
-        now_s = self._clock_s()
+        """Request a snapshot if one is due. Called at each judgment with the verdict "leak", or "watch" only
+        because inputs may grow; `result` is that of the newest hunt."""
+        now_s, is_doubtful = self._clock_s(), leak.verdict != LeakVerdict.LEAK
+        if is_doubtful and (self._has_doubted or self._hunted_s):
+            return
+        if self._has_doubted and (result is None or (not self._hunted_s and result.has_site_of(leak))):
+            return
         if self._hunted_s:
             is_over = len(self._hunted_s) > 1 or now_s - self._hunted_s[0] < AGAIN_AFTER_S
             if is_over or result is None or result.answers(leak):
                 return
         if self._is_enabled():
             steps = STEPS_AGAIN if self._hunted_s else STEPS
-            payload = json.dumps({"steps": steps, "bytes_per_step": leak.bytes_per_step})
-            self._hunted_s.append(now_s)
-            number = f"hunt-{len(self._hunted_s)}"
+            options = {"steps": steps, "bytes_per_step": leak.bytes_per_step, "is_doubtful": is_doubtful}
+            if is_doubtful:
+                self._has_doubted = True
+            else:
+                self._hunted_s.append(now_s)
+            number, payload = f"hunt-{self._has_doubted + len(self._hunted_s)}", json.dumps(options)
             self._inbox.put(CommandRow(number, time.time_ns(), CommandKind.SNAPSHOT, payload, SOURCE))

@@ -161,12 +161,12 @@ class SnapshotWriter:
         return written, written.cut
 
 
-def event(row: SnapshotRow, command_id: str | None) -> EventRow:
-    """Return the event on the chart."""
+def event(row: SnapshotRow, command_id: str | None, *, is_doubtful: bool = False) -> EventRow:
+    """Return the event on the chart; of the hunt for a leak a warning, unless that leak is in doubt."""
     detail = json.dumps(
         {"snapshot_id": row.snapshot_id, "reason": row.reason, "file": row.file, "slowdown": row.slowdown}
     )
-    is_leak = row.reason == SnapshotReason.LEAK
+    is_leak = row.reason == SnapshotReason.LEAK and not is_doubtful
     severity = Severity.WARNING if is_leak else Severity.INFO
     return EventRow(
         row.t_ns, row.step, EventKind.SNAPSHOT, severity, "snapshot", row.message, detail, command_id

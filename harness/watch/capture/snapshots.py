@@ -46,12 +46,14 @@ _BROKEN = "see the run's output for the reason"
 
 class SnapshotRequest(NamedTuple):
     """A requested snapshot; `command_id` is None if no answer is needed, and `verdict_slope` the growth in
-    bytes per step that the hunt for a leak is about, where known."""
+    bytes per step that the hunt for a leak is about, where known. `is_doubtful` is whether that growth may
+    come from growing inputs."""
 
     reason: SnapshotReason
     steps: int
     command_id: str | None
     verdict_slope: float | None = None
+    is_doubtful: bool = False
 
 
 @dataclass
@@ -114,6 +116,7 @@ class Snapshots(StepAction):
 
     def request(self, command: CommandRow, boundary: Boundary) -> None:
         """Take a snapshot as `command` says ({"steps": 1…50}), or answer why not."""
+        request: SnapshotRequest | None = None
         try:
             request = _request(command)
             if (refusal := self._tracker.refusal) is not None:
@@ -123,7 +126,8 @@ class Snapshots(StepAction):
                 raise StepscopeError("A snapshot is already in progress; send the request again after it.")
         except StepscopeError as error:
             if command.source == HUNTER:
-                self._refuse_hunt(boundary.step, str(error))
+                is_doubtful = request is not None and request.is_doubtful
+                self._refuse_hunt(boundary.step, str(error), is_doubtful=is_doubtful)
             else:
                 self._context.answer(command.command_id, CommandState.REJECTED, boundary.step, str(error))
             return
@@ -255,11 +259,10 @@ class Snapshots(StepAction):
                 retained_bytes_per_step=retained_bytes_per_step(rows.allocations, len(window.steps_ns)),
             )
         self._put(rows)
-        self._journal.put(event(rows.snapshot, current.request.command_id))
-        if current.request.command_id is not None:
-            self._context.answer(
-                current.request.command_id, CommandState.APPLIED, step, rows.snapshot.message
-            )
+        is_doubtful, command_id = current.request.is_doubtful, current.request.command_id
+        self._journal.put(event(rows.snapshot, command_id, is_doubtful=is_doubtful))
+        if command_id is not None:
+            self._context.answer(command_id, CommandState.APPLIED, step, rows.snapshot.message)
 
     def _count_at_update(self) -> None:
         """Wrap the next update, once: before it all gradients exist."""
@@ -309,14 +312,16 @@ class Snapshots(StepAction):
             if request.command_id is not None:
                 self._context.answer(request.command_id, state, step, why)
             elif state is CommandState.REJECTED:
-                self._refuse_hunt(step, why)
+                self._refuse_hunt(step, why, is_doubtful=request.is_doubtful)
         if current is not None:
             self._tracker.stop()
 
-    def _refuse_hunt(self, step: int, why: str) -> None:
-        """Write an event: nobody has sent the request, so no answer says it."""
+    def _refuse_hunt(self, step: int, why: str, *, is_doubtful: bool) -> None:
+        """Write an event: nobody has sent the request, so no answer says it. While it is in doubt whether
+        there is a leak at all, none."""
         self.hunt_result = HuntResult(step, is_beside_tensors=False, refusal=why)
-        self._journal.put(hunt_refusal(self._clock_ns(), step, why))
+        if not is_doubtful:
+            self._journal.put(hunt_refusal(self._clock_ns(), step, why))
 
 
 def _request(command: CommandRow) -> SnapshotRequest:
@@ -331,5 +336,6 @@ def _request(command: CommandRow) -> SnapshotRequest:
     if command.source == HUNTER:
         slope = options.get("bytes_per_step")
         verdict_slope = float(slope) if isinstance(slope, int | float) else None
-        return SnapshotRequest(SnapshotReason.LEAK, steps, None, verdict_slope)
+        is_doubtful = options.get("is_doubtful") is True
+        return SnapshotRequest(SnapshotReason.LEAK, steps, None, verdict_slope, is_doubtful)
     return SnapshotRequest(SnapshotReason.REQUESTED, steps, command.command_id)

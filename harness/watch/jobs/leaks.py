@@ -113,8 +113,9 @@ class LeakWatch:
         collect_garbage: Callable[[], object] | None = None,
         hunt_result: Callable[[], HuntResult | None] = lambda: None,
     ) -> None:
-        """`on_leak` is called at each judgment that live tensors leak, with the result of the newest hunt,
-        which `hunt_result` returns. `collect_garbage` is called once, at their first verdict "watch"."""
+        """`on_leak` is called at each judgment that live tensors leak, or would but for inputs that may grow,
+        with the result of the newest hunt, which `hunt_result` returns. `collect_garbage` is called once, at
+        their first verdict "watch"."""
         self._detector = detector
         self._readings = readings
         self._read_host = read_host
@@ -177,7 +178,8 @@ class LeakWatch:
         for row in rows:
             if self._is_news(row):
                 self._write(row)
-            if row.series == LeakSeries.ALLOCATED and row.verdict == LeakVerdict.LEAK:
+            is_open = row.verdict == LeakVerdict.LEAK or self._detector.doubts_leak
+            if row.series == LeakSeries.ALLOCATED and is_open:
                 self._on_leak(row, self._hunt_result())
         watched = any(row.series == LeakSeries.ALLOCATED and row.verdict in RISING for row in rows)
         if self._before_collection is not None:
