@@ -46,6 +46,7 @@ class Bench:
         self.collected = 0
         self.step = 0
         self.settings_version = 1
+        self.limits = Limits(10 * GIB, 20 * GIB)
         self._garbage_bytes = garbage_bytes
         self._steps_per_reading = steps_per_reading
         self._held = GIB
@@ -57,7 +58,7 @@ class Bench:
             LeakDetector(on_cpu=False),
             self.readings,
             lambda: HostReading(None, None),
-            lambda: Limits(10 * GIB, 20 * GIB),
+            lambda: self.limits,
             on_leak=lambda leak, _result: self.leaks_to_hunt.append(leak),
             collect_garbage=self._collect,
             hunt_result=lambda: self.hunt_result,
@@ -95,8 +96,10 @@ def test_verdicts_are_written_when_they_change() -> None:
     assert len(verdicts) <= 5
 
 
-def test_a_leak_is_written_again_every_ten_seconds_while_it_goes_on() -> None:
+@pytest.mark.parametrize("limits", [Limits(10 * GIB, 20 * GIB), Limits()])
+def test_a_leak_is_written_again_every_ten_seconds_while_it_goes_on(limits: Limits) -> None:
     bench = Bench()
+    bench.limits = limits
     bench.train(500, MIB)
     times = [row.t_ns for row in bench.leaks() if row.verdict == LeakVerdict.LEAK]
     assert len(times) >= 3

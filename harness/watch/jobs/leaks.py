@@ -213,7 +213,8 @@ class LeakWatch:
         if reported.cause is None and row.cause is not None:
             return True
         if row.verdict == LeakVerdict.LEAK or row.steps_to_oom is not None:
-            return reported.steps_to_oom is None or row.t_ns - reported.t_ns >= AGAIN_NS
+            is_stated = reported.steps_to_oom is None and row.steps_to_oom is not None
+            return is_stated or row.t_ns - reported.t_ns >= AGAIN_NS
         if reported.steps_to_oom is not None:
             return True
         if row.detection_limit is None:
