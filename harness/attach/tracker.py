@@ -43,7 +43,8 @@ class StepTracker:
         last_ns: the time of the newest event.
         is_updating: whether an optimizer steps: forward and backward passes are then those of its closure.
         repeats_batch: whether a backward pass that begins is for the same batch as one before: in the closure
-            of an optimizer, or after another optimizer's update in the same step.
+            of an optimizer, or after another optimizer's update in the same step, unless that was the first
+            thing in it: it belongs to the step before.
         has_batch: whether a loader returned a batch since the last step ended.
         has_evaluated: whether a model was called without training it, or a batch was loaded without
             gradients, since the last backward pass.
@@ -75,7 +76,7 @@ class StepTracker:
         self.last_ns = timer.end_ns
         # How deep the calls of loaders and of backward are nested. Only the outermost ones count.
         self._fetches = self._backwards = 0
-        self.is_updating = self.repeats_batch = False
+        self.is_updating = self.repeats_batch = self._has_gradients = False
         self.has_evaluated = self._is_evaluating = self.has_batch = False
         self.samples: int | None = None
         self.left, self.evaluation_ns, self.calls = LeftBatches(feeds), 0, 0
@@ -202,6 +203,7 @@ class StepTracker:
     def backward_began(self) -> None:
         """Gradients are about to be computed."""
         self._backwards += 1
+        self._has_gradients, self.repeats_batch = True, self.repeats_batch or self.is_updating
         if self._backwards == 1:
             left = self.left
             if (left.unused or left.reopened or left.inspected) and (samples := left.take()):
@@ -241,7 +243,7 @@ class StepTracker:
         """An optimizer steps; with a closure, it calls forward and backward itself."""
         if self._is_evaluating and not self.has_batch and self._trained is None and self._timer.is_observing:
             self.leave_out()
-        self.is_updating = self.repeats_batch = True
+        self.is_updating, self.repeats_batch = True, self._has_gradients
         self.has_evaluated = self._is_evaluating = False
         if self._timer.is_observing:
             now_ns = self.clock_ns()
@@ -289,7 +291,7 @@ class StepTracker:
         self._phase = _OTHER
         self._fetches = self._backwards = 0
         self.has_evaluated = self._is_evaluating = self.has_batch = False
-        self.is_updating = self.repeats_batch = False
+        self.is_updating = self.repeats_batch = self._has_gradients = False
         self.samples = self._trained = None
         left = self.left
         if left.unused or left.taken or left.reopened or left.inspected or left.has_evaluated_others:

@@ -88,3 +88,19 @@ def test_without_a_loader_no_step_waits_for_an_optimizer_of_another_model(tmp_pa
 
     rows = steps_of(tmp_path, script).steps
     assert [row.samples for row in rows] == [_BATCH] * _STEPS
+
+
+def test_micro_batches_after_the_last_update_of_an_iteration_count_together(tmp_path: Path) -> None:
+    """Without a loader, the second optimizer's first update comes after the end of the first step."""
+
+    def script() -> None:
+        body, head = nn.Linear(2, 2), nn.Linear(2, 1)
+        optimizers = [_optimizer(body), torch.optim.Adam(head.parameters(), lr=1e-6)]
+        for _ in range(_STEPS):
+            for _ in range(3):
+                head(body(torch.ones(_BATCH, 2))).mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    assert [row.samples for row in steps_of(tmp_path, script).steps] == [3 * _BATCH] * _STEPS
