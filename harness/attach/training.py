@@ -107,20 +107,16 @@ class ScriptTraining:
 
     def partners(self, feeding: Feeding, key: int) -> set[int]:
         """Return the ids of the optimizers that may step in the iteration which the one with the id `key` has
-        begun: those of other parameters, if a loader feeds it, so that the next batch shows its end; else
-        those that have gradients of other parameters of its model."""
+        begun: those of further parameters, if a loader feeds it, so that the next batch shows its end; else
+        those that have gradients of other parameters of its model, and none of its own."""
         first = self.references[key]()
         own = set() if first is None else owned_parameters([first])
-        models = [] if feeding.recent else [model for model in self.models if owns(model, own)]
-        partners = set()
-        for other in self.optimizers:
-            owned = owned_parameters([other])
-            has_gradients = any(
-                id(one) in owned and one.grad is not None for model in models for one in model.parameters()
-            )
-            if own.isdisjoint(owned) and (has_gradients or feeding.recent):
-                partners.add(id(other))
-        return partners
+        owned = {id(other): owned_parameters([other]) for other in self.optimizers}
+        if feeding.recent:
+            return {other for other, ids in owned.items() if not ids <= own}
+        models = [model for model in self.models if owns(model, own)]
+        learning = {id(one) for model in models for one in model.parameters() if one.grad is not None}
+        return {other for other, ids in owned.items() if own.isdisjoint(ids) and not learning.isdisjoint(ids)}
 
     def _forget(self, key: int) -> None:
         self.references.pop(key, None)

@@ -90,6 +90,40 @@ def test_without_a_loader_no_step_waits_for_an_optimizer_of_another_model(tmp_pa
     assert [row.samples for row in rows] == [_BATCH] * _STEPS
 
 
+def test_the_first_iteration_waits_for_an_optimizer_that_shares_weights_with_the_others(
+    tmp_path: Path,
+) -> None:
+    """As in InfoGAN: the third one trains both models once more."""
+
+    def script() -> None:
+        generator, discriminator = nn.Linear(2, 2), nn.Linear(2, 1)
+        of_generator, of_discriminator = _optimizer(generator), _optimizer(discriminator)
+        of_both = _optimizer(generator, discriminator)
+        for (real,) in _loader():
+            _train(discriminator(generator(real)).mean(), of_generator)
+            _train(discriminator(real).mean(), of_discriminator)
+            _train(discriminator(generator(real)).mean() + 300, of_both)
+
+    rows = steps_of(tmp_path, script).steps
+    assert [round((row.loss or 0) / 100) for row in rows] == [3] * _STEPS
+    assert [row.samples for row in rows] == [_BATCH] * _STEPS
+
+
+def test_an_optimizer_of_a_later_stage_with_more_weights_leaves_the_steps_of_the_first_alone(
+    tmp_path: Path,
+) -> None:
+    def script() -> None:
+        body, head = nn.Linear(2, 2), nn.Linear(2, 1)
+        of_head, of_both = _optimizer(head), _optimizer(body, head)
+        for optimizer in (of_head, of_both):
+            for (real,) in _loader():
+                _train(head(body(real)).mean(), optimizer)
+
+    rows = steps_of(tmp_path, script).steps
+    assert [row.samples for row in rows] == [_BATCH] * (2 * _STEPS)
+    assert all(row.forward_ns and row.backward_ns and row.optimizer_ns for row in rows)
+
+
 def test_micro_batches_after_the_last_update_of_an_iteration_count_together(tmp_path: Path) -> None:
     """Without a loader, the second optimizer's first update comes after the end of the first step."""
 
