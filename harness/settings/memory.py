@@ -120,8 +120,8 @@ class MemorySettings(BaseModel):
         bool,
         Setting(
             "Hunt leaks",
-            "When live tensors leak, records the allocations of a few steps, to name their allocation sites; "
-            "of 50 steps ten minutes later, if none was found.",
+            "When live tensors leak, or would but for growing inputs, records the allocations of a few "
+            "steps, to name their allocation sites; of 50 steps ten minutes later, if none was found.",
             Group.MEMORY,
             Effect.NEXT_STEP,
             advanced=True,
