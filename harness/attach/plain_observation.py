@@ -192,7 +192,7 @@ class PlainObservation(Observation):
             return False
         return (
             self._scaled == (None, None)
-            and not self.sizes.has_slices
+            and not (self.sizes.has_slices or self.sizes.joins_batches)
             and self.feeding.is_quiet
             and self.rates.is_own
             and calls.is_own

@@ -30,6 +30,10 @@ class StepSizes:
     as many samples as that one, and no further call follows for it: a script skips those it cannot use. Where
     more than two thirds of the calls are after several batches, each call may be for all of them.
 
+    Where the model is called with the batches of several loaders together, and then with more samples than
+    the only loader that still delivers one, the inputs count: `itertools.cycle` repeats the batches of a
+    loader that is over.
+
     A model that is trained in evaluation mode counts where no other one is called in the step. So does one
     that is called with gradients within the backward pass alone, as by an adjoint of an ODE.
 
@@ -42,6 +46,8 @@ class StepSizes:
         newest: samples of the newest batch that a loader returned in the step; None: unknown.
         has_new_batch: whether a loader has returned one since the last backward pass.
         has_slices: whether the first model was called with consecutive rows of one tensor in a step so far.
+        joins_batches: whether it was called with the batches of several loaders together in the newest step
+            that had some, or with more samples than were loaded in each step since.
     """
 
     def __init__(self, feeding: Feeding, left: LeftBatches) -> None:
@@ -64,7 +70,7 @@ class StepSizes:
         # The newest step with several batches before a backward pass, and the number of such steps.
         self._several_step = self._several_steps = 0
         # Whether a call of the model has had as many samples as the newest batch of its step, or that before.
-        self._has_agreed = self.has_slices = False
+        self._has_agreed = self.has_slices = self.joins_batches = False
         self._rows: Rows | None = None
         # The first tensor of the newest inputs (None: there is none), whether that is unknown, whether it is
         # that of the call before, and whether those of the last two calls that were compared are the same.
@@ -211,7 +217,8 @@ class StepSizes:
         if called is None and tokens is None:
             called, tokens = self._evaluated
         self.evaluated_inputs, self._evaluated = None, (None, None)
-        samples = (called or loaded if prefers_inputs or self._prefers_inputs else loaded or called) or 0
+        prefers_inputs |= self._prefers_inputs or self._repeats_batch(loaded, called)
+        samples = (called or loaded if prefers_inputs else loaded or called) or 0
         if any(self.early):
             early, loaded = self.early, loaded or 0
             may_be_ahead = self._feeding.may_load_ahead
@@ -224,6 +231,16 @@ class StepSizes:
         self._before, self._input = (None, None), None
         self._is_input_unknown = self._is_same_input = self._is_same_batch = False
         return samples, tokens
+
+    def _repeats_batch(self, loaded: int | None, called: int | None) -> bool:
+        """Return whether the model was called with `called` samples because the script repeats the batch of a
+        loader that is over, along with the `loaded` ones of another."""
+        if len(self._feeding.recent) > 1:
+            self.joins_batches = called is not None and called == loaded
+            return False
+        if self.joins_batches:
+            self.joins_batches = called is not None and called > (loaded or 0)
+        return self.joins_batches
 
 
 def _sum(
