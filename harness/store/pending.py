@@ -11,6 +11,7 @@ from itertools import islice
 from typing import get_args
 
 from harness.records.memory import MemorySampleRow
+from harness.records.overhead import UnobservedRow
 from harness.records.run import StepRow
 from harness.store.appender import LogAppender
 from harness.store.error_causes import ROW_ERRORS, Blame, blame, reason
@@ -31,6 +32,7 @@ class Pending:
     Attributes:
         states: changes of the run's state, in order.
         gap: the counts of missing data, for the event that reports them.
+        last_step: the number of the newest step, observed or not; 0 before the first.
     """
 
     def __init__(self, max_steps: int) -> None:
@@ -60,6 +62,8 @@ class Pending:
         """Add a row; of samples only the newest few thousand are retained."""
         if type(row) not in _SAMPLES:  # First, because `isinstance` of so many kinds takes longer.
             self._others.append(row)
+            if isinstance(row, UnobservedRow):  # It comes before the observed steps ahead of it.
+                self.last_step = max(self.last_step, row.last_step)
             return
         assert isinstance(row, TelemetryRow | MemorySampleRow)
         if len(self._samples) >= _MOST_SAMPLES:
@@ -70,7 +74,7 @@ class Pending:
     def add_steps(self, steps: Sequence[StepRow]) -> None:
         """Add steps; only the newest `max_steps` are retained."""
         self._steps.extend(steps)
-        self.last_step = steps[-1].step
+        self.last_step = max(self.last_step, steps[-1].step)
         while len(self._steps) > self._max_steps:
             self.gap.last_dropped = self._steps.popleft().step
             self.gap.dropped_steps += 1

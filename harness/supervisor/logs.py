@@ -136,15 +136,17 @@ def read_log(path: Path, before: LogFacts | None = None) -> LogFacts:
         with LogReader(path, total_limit_s=_LIMIT_S) as reader, reader.at_one_moment():
             run, extent, recent = reader.run(), reader.extent(), reader.recent_steps(RECENT_STEPS)
             totals = _totals(reader, extent, before)
+            logged_step, logged_steps = _logged(reader, extent, totals)
             return LogFacts(
                 run,
-                extent.steps,
+                extent.steps + max(0, (logged_step or 0) - (extent.last or 0)),
                 recent[-1] if recent else None,
                 newest_reading(recent),
                 *_pace(recent),
                 *_peaks(totals),
                 None,
-                *_logged(reader, extent, totals),
+                logged_step,
+                logged_steps,
                 totals,
                 None if run.ended_unix_ns is not None else _last_t_ns(reader, recent),
             )

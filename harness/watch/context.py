@@ -55,7 +55,8 @@ class Marks:
 
 @dataclass(slots=True)
 class Progress:
-    """The newest step: its number, and its times on a clock on which the run started at `zero_ns`."""
+    """The newest step, except of a block that goes on: its number, and its times on a clock on which the run
+    started at `zero_ns`."""
 
     zero_ns: int = 0
     last_step: int = 0
@@ -69,11 +70,17 @@ class Progress:
     def unobserve(self, ends_ns: list[int] | None) -> None:
         """Append the ends of unobserved steps to `ends_ns` from now on, and sum up their samples and tokens
         anew; None: steps are observed again."""
-        before_ns, self.unobserved_ns = self.unobserved_ns, ends_ns
-        self.unobserved_samples = self.unobserved_tokens = 0
-        if before_ns is not None and self.times_ns and before_ns[-1] > self.times_ns[-1]:
+        steps, before_ns = self.unobserved_steps, self.unobserved_ns
+        self.unobserved_ns, self.unobserved_samples, self.unobserved_tokens = ends_ns, 0, 0
+        if before_ns is not None and steps:
             self.times_ns = tuple(before_ns[-2:])
-            self.last_step += len(before_ns) - 1
+            self.last_step += steps
+
+    @property
+    def unobserved_steps(self) -> int:
+        """The number of unobserved steps that have ended since the newest observed one."""
+        ends_ns, times_ns = self.unobserved_ns, self.times_ns
+        return len(ends_ns) - 1 if ends_ns and times_ns and ends_ns[-1] > times_ns[-1] else 0
 
     @property
     def last_end_ns(self) -> int:
@@ -101,12 +108,12 @@ class RunContext:
 
     @property
     def last_step(self) -> int:
-        """The number of the newest step; 0 before the first."""
-        return self.progress.last_step
+        """The number of the newest step, observed or not; 0 before the first."""
+        return self.progress.last_step + self.progress.unobserved_steps
 
     def warn(self, label: str, message: str) -> None:
         """Write a warning at the newest step."""
-        self.journal.put(warning(self.clock_ns(), self.progress.last_step, label, message))
+        self.journal.put(warning(self.clock_ns(), self.last_step, label, message))
 
     def answer(self, command_id: str, state: CommandState, step: int, message: str) -> None:
         """Answer a command with its state before `step`."""

@@ -233,4 +233,5 @@ class Watch:
                         context.device.lift_cap_for_recovery()
                     raise
                 context.device.synchronize()
+            steps.unobserved.close()  # The outcome is after its steps.
             self._outcome.end(steps.outcome or Outcome(RunState.FINISHED, "The loop ended."))
