@@ -43,8 +43,7 @@ class StepTracker:
         last_ns: the time of the newest event.
         is_updating: whether an optimizer steps: forward and backward passes are then those of its closure.
         repeats_batch: whether a backward pass that begins is for the same batch as one before: in the closure
-            of an optimizer, or after another optimizer's update in the same step, unless that was the first
-            thing in it: it belongs to the step before.
+            of an optimizer, or after another optimizer's update and gradients in the same step.
         has_batch: whether a loader returned a batch since the last step ended.
         has_evaluated: whether a model was called without training it, or a batch was loaded without
             gradients, since the last backward pass.
@@ -287,8 +286,7 @@ class StepTracker:
             spent_ns[phase] += end_ns - self.last_ns
         timer.end_ns = self.last_ns = end_ns
         wait_ns, copy_ns, forward_ns, backward_ns, optimizer_ns, _, _ = spent_ns
-        self._spent_ns = [0] * 7
-        self._phase = _OTHER
+        self._spent_ns, self._phase = [0] * 7, _OTHER
         self._fetches = self._backwards = 0
         self.has_evaluated = self._is_evaluating = self.has_batch = False
         self.is_updating = self.repeats_batch = self._has_gradients = False
