@@ -12,12 +12,11 @@ from torch import is_grad_enabled
 from torch.utils.data import DataLoader
 
 from harness.attach.loader_values import LoaderValues, values_of
+from harness.attach.numbering import FIRST_STEPS
 from harness.attach.passes import LoaderPass
 
 # With more, evaluated batches are taken for those of a loop that evaluates now and then.
 _MOST_UPDATES_PER_BATCH = 4
-# They show which loaders feed the training.
-_FIRST_STEPS = 2
 
 
 class Feeding:
@@ -67,7 +66,7 @@ class Feeding:
     def feeds(self, batches: LoaderPass) -> bool | None:
         """Return whether the batches of a pass are those of the training; None: not known yet. That takes
         none of a loader where the first steps had none."""
-        if not self.has_fed and self._ended_steps < _FIRST_STEPS:
+        if not self.has_fed and self._ended_steps < FIRST_STEPS:
             return None
         return batches.loader in self.training
 

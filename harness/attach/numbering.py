@@ -2,6 +2,8 @@
 
 from torch import Tensor
 
+# They show which loaders feed the training.
+FIRST_STEPS = 2
 # The number of events so far: of a step in which a batch was requested, has arrived, and so on.
 ARRIVED, CALLED, RETURNED, GRADIENTS_BEGAN, GRADIENTS_ENDED, UPDATE_BEGAN = range(2, 8)
 

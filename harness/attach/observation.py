@@ -15,10 +15,10 @@ from harness.attach.ending import ScriptStopped, caught_stop
 from harness.attach.evaluations import Evaluations
 from harness.attach.manual import ManualUpdates
 from harness.attach.missed_models import MissedModels
-from harness.attach.numbering import StepUnderWay
+from harness.attach.numbering import FIRST_STEPS, StepUnderWay
 from harness.attach.passes import LoaderPass
 from harness.attach.recording import ScriptRecords
-from harness.attach.step_sizes import FIRST_STEPS, ONE_SAMPLE, StepSizes
+from harness.attach.step_sizes import ONE_SAMPLE, StepSizes
 from harness.attach.switches import ScriptSwitches
 from harness.attach.tracker import StepTracker
 from harness.attach.training import ScriptTraining

@@ -9,11 +9,10 @@ from torch import Tensor, is_grad_enabled
 from harness.attach.batches import Rows, rows_of, samples_of_first_step, sizes_of
 from harness.attach.feeding import Feeding
 from harness.attach.left_batches import LeftBatches
+from harness.attach.numbering import FIRST_STEPS
 
 # Of the inputs of a model: it may have acted for an agent that learns from several samples.
 ONE_SAMPLE = (1, None)
-# They show which loaders feed the training.
-FIRST_STEPS = 2
 
 
 class StepSizes:
@@ -120,8 +119,10 @@ class StepSizes:
         if self._is_input_unknown:
             self._is_same_input, self._is_input_unknown = self._repeats_inputs, False
         else:
-            is_same = self._is_same_input = self._input is not None and self._input() is tensor
-            self._repeats_inputs = is_same if self._input is not None else self._repeats_inputs
+            before_input = None if self._input is None else self._input()
+            self._is_same_input = tensor is not None and before_input is tensor
+            if self._input is not None:
+                self._repeats_inputs = self._is_same_input
         self._input = None if tensor is None else ref(tensor)
         if self.inputs is None:
             self._is_same_batch = self._is_same_input
@@ -158,7 +159,7 @@ class StepSizes:
 
     def _leave_passed_over(self, loaded: int | None, step: int) -> int | None:
         """Return `loaded` without the batches that were passed over in `step`, which ends."""
-        plain_steps = step - FIRST_STEPS - self._steps
+        plain_steps = step - 2 - self._steps  # Of those before, without the first.
         is_rare = 3 * self._passing_calls <= 2 * (self._calls + plain_steps)
         if loaded is not None and step > FIRST_STEPS and is_rare:
             loaded -= sum(self._passed_over)
