@@ -109,5 +109,6 @@ def _gap(source: TimingCardData) -> Card:
         "at least this long. The note is the share of gaps in the total time."
     )
     share = device.share(StepPart.GAP)
-    note, tone = f"≥ {words.percent(100 * share)} idle", "warn" if share >= 0.1 else "plain"
+    share_text, tone = words.percent(100 * share), "warn" if share >= 0.1 else "plain"
+    note = f"{share_text} idle" if share_text.startswith("<") else f"≥ {share_text} idle"
     return _card("gap", "Device gap", words.duration(spread.mean), note, text, "h2d", tone)

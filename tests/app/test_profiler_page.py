@@ -2,6 +2,7 @@
 
 import time
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -67,6 +68,13 @@ def test_the_verdict_comes_with_why_and_what_next_is_said_once(demo: Write, open
     assert "Between two steps the device was idle" in message
     assert "Advice" in _messages(app)
     assert "**Next:**" not in message
+
+
+def test_a_share_that_is_rounded_up_is_no_lower_bound(demo: Write, open_page: Open) -> None:
+    with patch("dashboard.canvas.live_cards") as draw:
+        open_page("profiler", run=demo("steady", 400).run_id)
+    notes = {card.label: card.note for card in draw.call_args.args[0]}
+    assert notes["Device gap"] == "< 0.1 % idle"
 
 
 def test_a_slow_loader_is_called_by_its_name(demo: Write, open_page: Open) -> None:
