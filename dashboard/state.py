@@ -136,10 +136,11 @@ def begin_comparison(known: Mapping[str, str], most: int) -> tuple[list[str], li
         run_id: run_id for run_id in known
     }
     address = str(st.query_params.get(_RUNS, ""))
-    words = address.split(",")
-    runs = list(dict.fromkeys(ids.get(word, word) for word in words if word))
-    is_new = Key.COMPARED not in st.session_state or address != st.session_state.get(_COMPARISON, address)
-    chosen = [run for run in (runs if is_new else st.session_state[Key.COMPARED]) if run in known][:most]
+    runs = list(dict.fromkeys(ids.get(word, word) for word in address.split(",") if word))
+    selected, before = widget_value(Key.COMPARED), st.session_state.get(_COMPARISON, (address, None))
+    # A selection may come before the browser has the address of the one before it.
+    is_new = selected is None or (address != before[0] and tuple(selected) == before[1])
+    chosen = [run for run in (runs if is_new else selected) if run in known][:most]
     set_value_of_drawn(Key.COMPARED, chosen)
     return chosen, [run for run in runs if run not in known][:most]
 
@@ -149,7 +150,7 @@ def show_comparison(runs: Sequence[str]) -> None:
     text = ",".join(runs)
     if text and st.query_params.get(_RUNS) != text:
         st.query_params[_RUNS] = text
-    st.session_state[_COMPARISON] = str(st.query_params.get(_RUNS, ""))
+    st.session_state[_COMPARISON] = str(st.query_params.get(_RUNS, "")), tuple(runs)
 
 
 def comparison_query(runs: Sequence[str]) -> dict[str, str]:

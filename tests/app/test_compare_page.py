@@ -44,6 +44,17 @@ def test_going_back_compares_the_runs_of_that_address(demo: Write, open_page: Op
     assert app.query_params["runs"] in (f"{first},{second}", [f"{first},{second}"])
 
 
+def test_a_selection_stays_although_the_browser_has_not_the_address_of_the_one_before(
+    demo: Write, open_page: Open
+) -> None:
+    first, second = (demo(kind, 100).run_id for kind in ("steady", "slow-loader"))
+    app = open_page("compare")
+    app.multiselect(key="compared_runs").set_value([first]).run()
+    del app.query_params["runs"]
+    app.multiselect(key="compared_runs").set_value([first, second]).run()
+    assert app.multiselect(key="compared_runs").value == [first, second]
+
+
 def test_curves_are_aligned_by_the_chosen_axis(demo: Write, open_page: Open) -> None:
     runs = [demo("steady", 100).run_id, demo("slow-loader", 100).run_id]
     with patch("dashboard.canvas.live_plotly") as draw:
