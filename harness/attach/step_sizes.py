@@ -9,7 +9,7 @@ from torch import Tensor, is_grad_enabled
 from harness.attach.batches import Rows, rows_of, samples_of_first_step, sizes_of
 from harness.attach.feeding import Feeding
 from harness.attach.left_batches import LeftBatches
-from harness.attach.numbering import FIRST_STEPS
+from harness.attach.skipped_batches import SkippedBatches
 
 # Of the inputs of a model: it may have acted for an agent that learns from several samples.
 ONE_SAMPLE = (1, None)
@@ -25,9 +25,7 @@ class StepSizes:
     a batch ahead, such as those with Accelerate. Their loaders are found where a pass is over and the model
     is trained once more before another batch comes: from then on the model's inputs count.
 
-    A batch is passed over where the script loads another one of the same pass before it calls the model, with
-    as many samples as that one, and no further call follows for it: a script skips those it cannot use. Where
-    more than two thirds of the calls are after several batches, each call may be for all of them.
+    A batch that the script skips before it calls the model is left out (`SkippedBatches`).
 
     Where the model is called with the batches of several loaders together, and then with more samples than
     the only loader that still delivers one, the inputs count: `itertools.cycle` repeats the batches of a
@@ -51,7 +49,7 @@ class StepSizes:
 
     def __init__(self, feeding: Feeding, left: LeftBatches) -> None:
         """`feeding` knows the loaders that feed the training, `left` the batches before each call."""
-        self._feeding, self._left = feeding, left
+        self._feeding = feeding
         self.leader: int | None = None
         self.inputs: tuple[int | None, int | None] | None = None
         self.evaluated_inputs: tuple[int | None, int | None] | None = None
@@ -77,10 +75,7 @@ class StepSizes:
         self._is_input_unknown = self._is_same_input = self._repeats_inputs = False
         # Whether the inputs since the newest backward pass are those before it.
         self._is_same_batch = False
-        # The samples of the batches of the step that may be passed over. Since the first step, how many calls
-        # came after several batches, how many after any, and how many steps those were in.
-        self._passed_over: list[int] = []
-        self._passing_calls = self._calls = self._steps = 0
+        self._skipped = SkippedBatches(left)
 
     def begin_after(self, early: Sequence[int]) -> None:
         """Begin within the first step, for which batches of `early` samples were loaded, the newest first."""
@@ -126,11 +121,7 @@ class StepSizes:
         self._input = None if tensor is None else ref(tensor)
         if self.inputs is None:
             self._is_same_batch = self._is_same_input
-        if len(taken := self._left.taken) == 1:  # As nearly always, and without a further call.
-            self._calls += 1
-            taken.clear()
-        elif taken or self._passed_over:
-            self._note_batches(sizes[0])
+        self._skipped.model_called(sizes[0], repeats_input=self._is_same_input)
         if before is not None and rows is not None and rows.follow(self._rows) and rows.size == sizes[0]:
             sizes, self.has_slices = _sum(before, sizes), True
         self.leader, self.inputs, self._rows = model_id, sizes, rows
@@ -139,32 +130,7 @@ class StepSizes:
         """The first model was called for training with inputs of such samples and tokens, in a plain step
         that is no longer one."""
         self.leader, self.inputs, self._is_input_unknown = model_id, sizes, True
-        self._note_batches(sizes[0])
-
-    def _note_batches(self, samples: int | None) -> None:
-        """The first model is called with so many samples."""
-        taken, self._left.taken = self._left.taken, []
-        if not taken:
-            if self._passed_over and not self._is_same_input:
-                self._passed_over.pop()  # The call is for it: a script may load several batches at once.
-            return
-        self._calls += 1
-        if len(taken) == 1:
-            return
-        loaders = {id(batches.loader) for batch in taken if (batches := batch.batches()) is not None}
-        if len(loaders) <= 1:
-            self._passing_calls += 1
-            if samples == taken[-1].samples:
-                self._passed_over += [batch.samples for batch in taken[:-1]]
-
-    def _leave_passed_over(self, loaded: int | None, step: int) -> int | None:
-        """Return `loaded` without the batches that were passed over in `step`, which ends."""
-        plain_steps = step - 2 - self._steps  # Of those before, without the first.
-        is_rare = 3 * self._passing_calls <= 2 * (self._calls + plain_steps)
-        if loaded is not None and step > FIRST_STEPS and is_rare:
-            loaded -= sum(self._passed_over)
-        self._passed_over.clear()
-        return loaded
+        self._skipped.model_called(sizes[0], repeats_input=False)
 
     def another_called(self, model_id: int, inputs: tuple[Any, ...]) -> None:
         """A further model is called for training after the first one was called with one sample."""
@@ -204,12 +170,7 @@ class StepSizes:
     def take(self, loaded: int | None, step: int, *, prefers_inputs: bool) -> tuple[int, int | None]:
         """Return the samples and the tokens of `step`, which ends, and in which batches of `loaded` samples
         were returned, and begin anew. `prefers_inputs` is whether batches may be of the next step."""
-        if self._passed_over:
-            loaded = self._leave_passed_over(loaded, step)
-        if step == 1:
-            self._passing_calls = self._calls = 0
-        else:
-            self._steps += 1
+        loaded = self._skipped.leave_out(loaded, step)
         called, tokens = self._samples, self._tokens
         if self._is_late:
             self._is_late = False
