@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from html import escape
 from typing import Any, Literal, NamedTuple
 
@@ -84,7 +85,9 @@ def table(
         hide_index=True,
         placeholder=words.NOT_AVAILABLE,
         column_config={
-            name: column.config(is_simple) if isinstance(column, NumberColumn) else column
+            name: column
+            if not isinstance(column, NumberColumn)
+            else column.draw(format=column.pattern if is_simple else None)
             for name, column in chosen.items()
         },
         alt=alt,
@@ -97,12 +100,12 @@ class NumberColumn(NamedTuple):
     formats choose no unit by the size of a value, and 1,200 would read "1.200" in some languages.
 
     Attributes:
-        draw: returns the column for a format of sprintf-js, None: none.
+        draw: returns the column for Streamlit with the given `format`, of sprintf-js.
         text: writes a number.
         pattern: the format that writes most numbers, of less than 1,000, as `text` does; None: there is none.
     """
 
-    draw: Callable[[str | None], Any]
+    draw: Callable[..., Any]
     text: Callable[[float], str]
     pattern: str | None
 
@@ -110,10 +113,6 @@ class NumberColumn(NamedTuple):
         """Return whether `pattern` writes all `values` as `text` does."""
         known = [value for value in values if value is not None and value == value]
         return self.pattern is not None and all(self.pattern % value == self.text(value) for value in known)
-
-    def config(self, is_simple: bool) -> Any:
-        """Return the column for Streamlit, with `pattern` if that is simple."""
-        return self.draw(self.pattern if is_simple else None)
 
 
 def size_column(label: str, about: str | None = None) -> NumberColumn:
@@ -164,9 +163,7 @@ def _number_column(
     width: Literal["small"] | None = None,
     pattern: str | None = None,
 ) -> NumberColumn:
-    def draw(pattern: str | None) -> Any:
-        return st.column_config.NumberColumn(label, help=about, width=width, format=pattern)
-
+    draw = partial(st.column_config.NumberColumn, label, help=about, width=width)
     return NumberColumn(draw, text, pattern)
 
 
