@@ -1,4 +1,4 @@
-"""Ctrl-C in a server's process while it imports what it serves, which takes a second."""
+"""Ctrl-C in a server's process before the server has a handler of its own."""
 
 import os
 import signal
@@ -10,8 +10,13 @@ INTERRUPTED_CODE = 130
 
 @contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Within the context, Ctrl-C ends the process without a traceback; also one that came earlier, which
-    `harness.cli.serving.become` blocked. Ctrl-C that is ignored (nohup) stays ignored."""
+    """Within the context, Ctrl-C ends the process without a traceback, until the server handles it; also one
+    that came earlier, which `harness.cli.serving.become` blocked. Ctrl-C that is ignored (nohup) stays
+    ignored.
+
+    A KeyboardInterrupt would not do: what the server imports as it starts, uvloop for one, is in part C code
+    that can drop exceptions, and the server would run on.
+    """
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda _number, _frame: os._exit(INTERRUPTED_CODE))

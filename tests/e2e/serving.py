@@ -1,9 +1,7 @@
 """A dashboard as a person starts it, `streamlit run dashboard/app.py` by default, with a home of its own."""
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,11 +21,11 @@ from harness.store.home import Home
 from harness.supervisor import Supervisor
 from harness.supervisor.processes import find_process
 from harness.supervisor.signals import signal_run
+from tests.ports import free_port
 from tests.supervision import PATIENCE_S, until
 from tests.warm_start import fork_training
 
 ROOT = Path(__file__).parents[2]
-_PORTS = range(20_000, 32_000)
 LIGHT: dict[str, Any] = {"model": "mlp", "slow_loader_ms": 40.0}
 """Settings of a real run that leaves the machine free for the browser: about 23 steps per second."""
 
@@ -181,16 +179,3 @@ def end(folder: RunFolder) -> None:
     """Kill a run that goes on; its log stays."""
     if signal_run(folder, signal.SIGKILL):
         until(lambda: find_process(folder), lambda process: process is None)
-
-
-def free_port() -> int:
-    """A port that is free now, and below those that the system gives to connections: it stays free while the
-    server starts, and while it is dead between two starts."""
-    for port in random.SystemRandom().sample(_PORTS, 100):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no port is free")

@@ -25,7 +25,7 @@ from harness.store.liveness import is_alive
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
 from harness.supervisor.ranks import parts_of, read_rank_steps, read_ranks
-from tests.e2e.serving import free_port
+from tests.ports import free_port
 from tests.supervision import last_step, until
 from tests.warm_start import fork_training, run_python, run_script
 

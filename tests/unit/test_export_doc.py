@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from harness.demo.writing import write
 from harness.export import TABLES
 from harness.store.home import Home
 from tests.hostile_folders import whole_run
+from tests.ports import free_port
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "export-and-alerts.md").read_text(encoding="utf-8")
 # These do not end by themselves.
@@ -51,19 +51,16 @@ def test_every_command_that_ends_succeeds(tmp_path: Path, monkeypatch: pytest.Mo
 def test_every_command_that_serves_starts(words: list[str]) -> None:
     build_parser().parse_args(words)
     if words[0] == "metrics":
-        words = [*words[:-1], str(_free_port())]
+        words = [*words[:-1], str(free_port())]
     command = [sys.executable, "-m", "harness", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline().endswith(_SERVING[words[0]])
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+        try:
+            assert process.wait(20) == 130
+        finally:
+            process.kill()
 
 
 def test_every_table_and_every_kind_of_alert_is_listed() -> None:

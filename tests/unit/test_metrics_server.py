@@ -1,7 +1,7 @@
 """`stepscope metrics`: who may scrape, and what it refuses."""
 
+import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +17,7 @@ from harness.errors import StepscopeError
 from harness.store.home import Home
 from harness.store.token import read_token
 from tests.guard_factories import NOBODY, fetch, needs_root, relay
+from tests.ports import free_port
 from tests.supervision import until
 
 
@@ -38,6 +39,26 @@ def test_ctrl_c_while_the_server_is_imported_prints_nothing(home: Home) -> None:
     assert server.returncode == 130
 
 
+@pytest.mark.slow
+def test_ctrl_c_in_an_import_that_drops_exceptions_ends_the_server(home: Home, tmp_path: Path) -> None:
+    """As C code may. uvicorn looks for this event loop after the address is printed."""
+    (tmp_path / "uvloop.py").write_text(
+        "import os, signal\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException:\n    pass\n"
+        "raise ImportError\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "harness", "metrics", "--port", str(free_port()), "--home", str(home.path)],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (130, "")
+    assert ended.stdout.startswith("Metrics for Prometheus: ")
+
+
 def test_ctrl_c_is_not_blocked_after_a_server_that_could_not_be_executed() -> None:
     with pytest.raises(StepscopeError, match="could not be started"):
         become(["/no/such/python"], {})
@@ -47,8 +68,7 @@ def test_ctrl_c_is_not_blocked_after_a_server_that_could_not_be_executed() -> No
 @pytest.fixture(scope="module")
 def port(home: Home) -> Iterator[int]:
     """The port of a server on a free one."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        free = probe.getsockname()[1]
+    free = free_port()
     command = [sys.executable, "-m", "harness", "metrics", "--port", str(free), "--home", str(home.path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
