@@ -16,6 +16,7 @@ from tests.supervision import until
 pytestmark = pytest.mark.browser
 
 
+@pytest.mark.long
 def test_a_dashboard_posts_alerts_while_no_page_is_open(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     with Receiver() as receiver, a_live_run(home) as run:

@@ -41,6 +41,7 @@ def _logged(folder: RunFolder) -> int:
         return reader.extent().last or 0
 
 
+@pytest.mark.long
 def test_a_run_outlives_its_dashboard_and_the_page_finds_back(
     survivor: Tab, dashboard: Dashboard, run: RunFolder
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_killed_run_says_so_and_keeps_its_log(tab: Tab, dashboard: Dashboard) 
     assert tab.drawn("mark") == "same"
 
 
+@pytest.mark.long
 def test_a_run_that_cannot_be_sent_a_command_is_stopped_from_the_page_all_the_same(
     tab: Tab, dashboard: Dashboard
 ) -> None:

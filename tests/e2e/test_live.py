@@ -92,6 +92,7 @@ def test_the_cache_is_emptied_on_request(tab: Tab, run: RunFolder) -> None:
     tab.until(lambda: tab.markers.count("empty_cache()"), lambda now: now > before)
 
 
+@pytest.mark.long
 def test_a_change_that_cannot_be_made_says_why(tab: Tab, run: RunFolder) -> None:
     tab.stay_with(run.run_id)
     tab.button("more_settings").click()
@@ -149,6 +150,7 @@ def _last_step(run: RunFolder) -> int:
         return reader.extent().last or 0
 
 
+@pytest.mark.long
 def test_zoom_and_a_hidden_trace_survive_ticks_a_full_rerun_and_a_visit_elsewhere(
     tab: Tab, run: RunFolder
 ) -> None:
@@ -176,6 +178,7 @@ def test_zoom_and_a_hidden_trace_survive_ticks_a_full_rerun_and_a_visit_elsewher
     assert tab.drawn("mark") == ""
 
 
+@pytest.mark.long
 def test_parts_of_the_page_stay_in_place_when_data_overtakes_their_drawing(tab: Tab, run: RunFolder) -> None:
     """The scripts arrive late, as on a slow machine, so that several ticks wait to be drawn."""
     scripts: list[Route] = []

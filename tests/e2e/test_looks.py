@@ -82,6 +82,7 @@ def test_the_live_page_fits_the_screen(tab: Tab, runs: dict[str, RunFolder]) -> 
     assert tab.requests > 20  # A tab fails on closing when one of its requests went to another machine.
 
 
+@pytest.mark.long
 def test_the_labels_of_events_stay_below_a_legend_of_many_rows(
     phone: Tab, runs: dict[str, RunFolder]
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_page_fits_the_screen(tab: Tab, runs: dict[str, RunFolder], path: str)
     _check(tab, path)
 
 
+@pytest.mark.long
 def test_text_on_the_primary_color_is_readable_in_light_and_dark(
     tab: Tab, runs: dict[str, RunFolder]
 ) -> None:

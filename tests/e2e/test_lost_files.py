@@ -140,6 +140,7 @@ def _fill(disk: Path) -> Path:
             return filler
 
 
+@pytest.mark.long
 def test_a_run_on_a_full_disk_says_so_and_does_not_call_its_own_backlog_a_leak(small_disk: Path) -> None:
     home = Home(small_disk)
     with a_child(home, slow_loader_ms=4.0) as child:  # Most of its time is waited: a core is left to others.

@@ -27,6 +27,7 @@ def _begin(tab: Tab, pairs: int) -> None:
     expect(tab.key("measuring")).to_contain_text("Measuring AMP off → bf16", timeout=_LIMIT_MS)
 
 
+@pytest.mark.long
 def test_a_measurement_is_followed_and_ended_with_what_it_has(tab: Tab, run: RunFolder) -> None:
     tab.watch(run.run_id)
     tab.wait_for_steps(10)

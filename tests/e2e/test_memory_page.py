@@ -74,6 +74,7 @@ def test_zoom_survives_ticks_and_a_new_finding(tab: Tab, run: RunFolder) -> None
     tab.page.locator("[data-testid=stAlert]").first.wait_for()
 
 
+@pytest.mark.long
 def test_a_run_that_is_over_gives_no_snapshot_and_says_why(tab: Tab, leak: RunFolder) -> None:
     _open(tab, leak)
     expect(tab.button("snapshot")).to_be_disabled()
@@ -81,6 +82,7 @@ def test_a_run_that_is_over_gives_no_snapshot_and_says_why(tab: Tab, leak: RunFo
     expect(tab.page.get_by_role("tooltip")).to_contain_text("simulated")
 
 
+@pytest.mark.long
 def test_a_snapshot_is_asked_for_taken_and_listed(tab: Tab, run: RunFolder) -> None:
     _open(tab, run)
     tab.wait_for_steps(20)

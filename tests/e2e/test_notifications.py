@@ -60,6 +60,7 @@ def new_tab(window: BrowserContext, dashboard: Dashboard) -> Iterator[Callable[[
         tab.close()
 
 
+@pytest.mark.long
 def test_the_bell_asks_when_pressed_and_notifies_once_in_all_tabs(
     new_tab: Callable[[str], Tab], dashboard: Dashboard
 ) -> None:

@@ -33,6 +33,7 @@ def _next_tick(tab: Tab) -> None:
     tab.until(line.inner_text, lambda text: text != before)
 
 
+@pytest.mark.long
 def test_a_click_tells_where_the_time_of_a_step_goes_and_keeps_a_trace(
     tab: Tab, going: RunFolder, tmp_path: Path
 ) -> None:

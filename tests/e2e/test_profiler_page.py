@@ -68,6 +68,7 @@ def _trained_s(folder: RunFolder) -> float:
         return reader.last_steps(1)[-1].t_ns / 1e9
 
 
+@pytest.mark.long
 def test_a_run_that_ends_stops_ticking_and_keeps_its_figures(tab: Tab, dashboard: Dashboard) -> None:
     folder = dashboard.begin("short", max_steps=60)
     tab.open("profiler", run=folder.run_id)
@@ -87,6 +88,7 @@ def test_two_versions_of_the_settings_are_chosen_and_compared(tab: Tab, changed:
     tab.page.get_by_text("Compute-bound.").wait_for()
 
 
+@pytest.mark.long
 def test_the_page_fits_the_screen(phone: Tab, changed: RunFolder) -> None:
     phone.open("profiler", run=changed.run_id)
     phone.key("profiler_spread").locator(".ss-plot[data-ready=true]").wait_for()

@@ -95,6 +95,7 @@ def _measures_waits(folder: RunFolder, first_step: int) -> bool:
     return None not in waits
 
 
+@pytest.mark.long
 def test_commands_take_effect_before_the_same_step_on_both_ranks(tmp_path: Path) -> None:
     with _a_run(tmp_path, max_seconds=900.0) as (supervisor, folder):
         for kind, values in (

@@ -26,7 +26,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(390, "dark"), pytest.param(1440, "light", marks=pytest.mark.long)]
+)
 def test_it_opens_without_a_network(
     browser: Browser, report: Path, width: int, scheme: Literal["light", "dark"]
 ) -> None:

@@ -268,6 +268,7 @@ def test_a_request_that_cannot_be_read_trains_nothing(home: Home) -> None:
     assert "Traceback" not in child.output
 
 
+@pytest.mark.long
 def test_a_stall_is_noticed_with_its_stacks_and_so_is_its_end(home: Home) -> None:
     with a_child(home, stall_after_s=1, slow_loader_ms=2200) as child:
         child.until(lambda log: log.run().state == RunState.STALLED)

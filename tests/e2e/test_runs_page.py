@@ -49,6 +49,7 @@ def test_an_old_run_is_opened_by_its_address(tab: Tab, dashboard: Dashboard) -> 
     expect(tab.button("stop")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_a_run_folder_from_elsewhere_is_opened(tab: Tab, dashboard: Dashboard) -> None:
     folder = _finished(dashboard, "travels")
     copied = folder.path.rename(folder.path.with_name("20200101-000000-abcd"))
@@ -98,6 +99,7 @@ def many(dashboard: Dashboard) -> Iterator[None]:
         dashboard.home.remove(folder)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("many")
 def test_one_of_many_runs_is_on_another_page_and_found_by_a_search(tab: Tab) -> None:
     tab.open("runs")
@@ -123,6 +125,7 @@ def test_a_run_is_deleted_after_a_second_click(tab: Tab, dashboard: Dashboard) -
     tab.until(lambda: "to delete" in tab.rows(), lambda listed: not listed)
 
 
+@pytest.mark.long
 def test_a_run_deleted_elsewhere_is_noticed_by_the_page_that_shows_it(tab: Tab, dashboard: Dashboard) -> None:
     _finished(dashboard, "stays")
     folder = _finished(dashboard, "deleted elsewhere")
@@ -133,6 +136,7 @@ def test_a_run_deleted_elsewhere_is_noticed_by_the_page_that_shows_it(tab: Tab, 
     tab.page.get_by_role("heading", name="Runs").wait_for()
 
 
+@pytest.mark.long
 def test_the_selection_of_a_run_that_goes_on_outlasts_a_refresh_and_it_cannot_be_deleted(
     tab: Tab, dashboard: Dashboard
 ) -> None:
@@ -149,6 +153,7 @@ def test_the_selection_of_a_run_that_goes_on_outlasts_a_refresh_and_it_cannot_be
     end(folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
@@ -169,6 +174,7 @@ def test_a_log_that_cannot_be_read_is_listed_with_a_sentence(
     tab.expect_alert(sentence)
 
 
+@pytest.mark.long
 def test_markup_in_a_name_is_text_wherever_it_is_shown(tab: Tab, dashboard: Dashboard) -> None:
     folder = _finished(dashboard, MARKUP)
     other = write("steady", dashboard.home, steps=50)

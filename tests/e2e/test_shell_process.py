@@ -37,7 +37,7 @@ def test_no_file_is_opened_on_a_closed_standard_descriptor() -> None:
         assert shell(f"{line} {closed}") == (42, "")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_only_torch_can_refuse_leaves_no_run_either(tmp_path: Path) -> None:
     line = f"$S run mlp --device cpu --amp fp16 --home {tmp_path}"
     code, printed = shell(line)
@@ -47,7 +47,7 @@ def test_what_only_torch_can_refuse_leaves_no_run_either(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("redirection", ["<&- >&- 2>&-", "2>/dev/full"])
+@pytest.mark.parametrize("redirection", ["<&- >&- 2>&-", pytest.param("2>/dev/full", marks=pytest.mark.long)])
 def test_a_script_runs_whatever_its_standard_streams_are(tmp_path: Path, redirection: str) -> None:
     script, seen = tmp_path / "train.py", tmp_path / "seen"
     script.write_text(

@@ -48,6 +48,7 @@ def test_a_snapshot_of_a_run_names_weights_lines_and_modules(tmp_path: Path) -> 
     assert str(Path.home()).encode() not in (child.folder.captures / row.file).read_bytes()
 
 
+@pytest.mark.long
 def test_the_line_that_leaks_grows_fastest(tmp_path: Path) -> None:
     with a_child(Home(tmp_path), is_fresh=True, batch_size=8, inject="leak:list:1MiB") as child:
         child.until_step(8)

@@ -31,6 +31,7 @@ def _lines(page: Page) -> list[str]:
     return result
 
 
+@pytest.mark.long
 def test_figures_tick_without_being_put_in_anew(tab: Tab) -> None:
     tab.open("system")
     page = tab.page

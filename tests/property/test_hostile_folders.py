@@ -112,8 +112,8 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.long), 6])
+@pytest.mark.long
+@pytest.mark.parametrize("every", [1, 6])
 def test_no_spoiled_run_hides_another_and_each_can_be_deleted(
     every: int, bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:

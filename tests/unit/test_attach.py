@@ -151,7 +151,7 @@ if __name__ == "__main__":
     assert (log.run.state, len(log.steps)) == (RunState.FINISHED, 20)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_script_with_a_syntax_error_shows_the_error_as_python_does(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import os\nprint('never'\n")
@@ -215,7 +215,7 @@ finally:
     assert not [event for event in log.events if event.kind in (EventKind.ERROR, EventKind.WARNING)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_script_that_never_imports_torch_ends_without_a_word_on_torch(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import sys\nprint('torch' in sys.modules)\n")

@@ -44,6 +44,7 @@ def limits_of(script: str) -> list[int]:
     return limits
 
 
+@pytest.mark.long
 def test_without_a_cap_nothing_is_lifted() -> None:
     assert limits_of("set_limits(GIB, GIB); device.lift_cap_for_recovery(); note()") == [GIB]
 
@@ -64,6 +65,7 @@ for _ in range(2):
     assert lifted == lifted_again == 4 * GIB
 
 
+@pytest.mark.long
 def test_a_limit_that_the_script_sets_under_a_cap_stays() -> None:
     script = "device.cap_memory(GIB); set_limits(3 * GIB); device.lift_cap_for_recovery(); note()"
     assert limits_of(script) == [3 * GIB]
@@ -87,6 +89,7 @@ def note_process_limit():
 """
 
 
+@pytest.mark.long
 def test_a_limit_is_read_when_it_counts_and_a_cap_is_none() -> None:
     script = f"""{_READ}
 note_process_limit()
@@ -111,6 +114,7 @@ limits.append(int(limit.option == "ulimit -v" and 0 < limit.before_bytes <= limi
     assert limits_of(script) == [60 * GIB, 1]
 
 
+@pytest.mark.long
 def test_address_space_that_malloc_has_set_aside_for_a_thread_is_available() -> None:
     script = """
 import threading
@@ -132,6 +136,7 @@ limits.append(reading.limit_left_bytes - reading.process_limit.left_bytes - set_
     assert 60 << 20 < afterwards < 64 << 20
 
 
+@pytest.mark.long
 def test_the_memory_left_to_a_leak_is_that_under_the_nearer_of_cap_and_limit() -> None:
     script = """
 def note_left():
@@ -150,6 +155,7 @@ note_left()
     assert GIB < again < 4 * GIB
 
 
+@pytest.mark.long
 def test_before_the_run_begins_its_memory_may_reach_what_is_left_now() -> None:
     script = """
 set_limits(4 * GIB)

@@ -111,7 +111,7 @@ def test_a_gpu_that_is_not_present_is_predicted_for_and_needs_a_limit(
     assert "memory_cap_gib" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_real_prediction_is_made_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert predict("mlp", "--device", "cpu", "--brief", "--home", str(tmp_path)) == 0
     first = capsys.readouterr().out

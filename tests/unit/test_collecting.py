@@ -80,6 +80,7 @@ def test_steps_output_and_commands_pass_while_the_run_trains(remote: RemoteBench
         assert here.extent() == there.extent()
 
 
+@pytest.mark.long
 def test_steps_arrive_within_two_seconds(remote: RemoteBench) -> None:
     folder = remote.start("obey")
     until(lambda: last_step(folder), bool)
@@ -129,7 +130,8 @@ def test_a_link_that_is_silent_for_a_while_loses_nothing_and_repeats_nothing(rem
     remote.supervisor.stop(folder)
 
 
-@pytest.mark.parametrize("by_signal", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("by_signal", [False, True])
 def test_a_run_that_waits_for_a_node_says_so_and_can_be_stopped(
     remote: RemoteBench, monkeypatch: pytest.MonkeyPatch, by_signal: bool
 ) -> None:
@@ -151,6 +153,7 @@ def test_a_run_that_waits_for_a_node_says_so_and_can_be_stopped(
     assert status[:2] == (RunState.STOPPED, "Stopped on request, before a machine was free for it.")
 
 
+@pytest.mark.long
 def test_a_run_that_waited_for_a_node_trains(remote: RemoteBench) -> None:
     (remote.node_home / "waiting").touch()
     folder = remote.start("obey")
@@ -180,6 +183,7 @@ def test_a_tune_waits_until_a_machine_trains_its_run_and_keeps_to_that_machine(r
     warm.close()
 
 
+@pytest.mark.long
 def test_a_command_that_follows_a_request_without_an_answer_yet_arrives(remote: RemoteBench) -> None:
     folder = remote.start("obey")
     until(lambda: last_step(folder), bool)
@@ -245,6 +249,7 @@ def test_a_script_runs_in_its_folder_with_its_arguments_and_its_exit_code(
     assert remote.supervisor.summary(folder).script == shown
 
 
+@pytest.mark.long
 def test_a_script_that_the_node_does_not_have_says_so(remote: RemoteBench, tmp_path: Path) -> None:
     folder = remote.start_script(tmp_path / "gone.py", ())
     status = until(lambda: remote.supervisor.status(folder), lambda status: status.state.is_over)

@@ -119,7 +119,7 @@ print(device.read_allocator().free_bytes)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_holes_from_before_the_run_do_not_count_as_its_own() -> None:
     script = [sys.executable, "-c", _HOLES_CHILD]
     child = subprocess.run(script, capture_output=True, text=True, timeout=90, check=True)
@@ -215,7 +215,7 @@ def run_child(script: str) -> dict[str, object]:
     return result
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(open_heap() is None, reason="no readable malloc: the product offers no cap here either")
 def test_a_capped_process_runs_out_of_memory_cleanly_and_goes_on() -> None:
     result = run_child(CAPPED_CHILD)
@@ -265,7 +265,7 @@ done.set()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_threads_share_an_arena_so_that_readings_stay_cheap() -> None:
     child = subprocess.run([sys.executable, "-c", ARENAS_CHILD], capture_output=True, text=True, timeout=90)
     assert child.returncode == 0, child.stderr

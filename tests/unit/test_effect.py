@@ -16,7 +16,16 @@ TEN_S = 260
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("memory", "drift"), [(0.0, 0.0), (0.5, 0.0), (0.9, 0.0), (0.0, 0.005), (0.5, 0.01)])
+@pytest.mark.parametrize(
+    ("memory", "drift"),
+    [
+        (0.0, 0.0),
+        pytest.param(0.5, 0.0, marks=pytest.mark.long),
+        pytest.param(0.9, 0.0, marks=pytest.mark.long),
+        pytest.param(0.0, 0.005, marks=pytest.mark.long),
+        (0.5, 0.01),
+    ],
+)
 def test_a_change_that_did_nothing_is_called_no_change(memory: float, drift: float) -> None:
     called = 0
     for seed in range(60):
@@ -27,7 +36,7 @@ def test_a_change_that_did_nothing_is_called_no_change(memory: float, drift: flo
     assert called <= 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_change_that_did_nothing_is_called_no_change_in_a_run_with_a_history() -> None:
     called, changes = 0, 0
     for seed in range(12):

@@ -87,7 +87,7 @@ _LONG = pytest.mark.long
         pytest.param(
             _WATCHED + _OWN_HOOK, 1, RunState.FAILED, "ZeroDivisionError: division by zero", marks=_LONG
         ),
-        (_IN_A_THREAD, 0, RunState.FAILED, "ValueError: no step 5"),
+        pytest.param(_IN_A_THREAD, 0, RunState.FAILED, "ValueError: no step 5", marks=_LONG),
     ],
 )
 def test_the_end_of_the_process_is_the_outcome(
@@ -108,7 +108,7 @@ def test_the_end_of_the_process_is_the_outcome(
         assert "stepscope" not in "".join(json.loads(event.detail)["last_lines"][1:-1]), event.detail
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "script",
     [

@@ -202,7 +202,7 @@ def test_a_target_that_is_a_file_is_named(tmp_path: Path, capsys: pytest.Capture
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("form", list(ExportFormat))
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, form: ExportFormat) -> None:
     folder = write("steady", a_home(), steps=2_000)

@@ -241,7 +241,7 @@ run_tests(Context("tests", ResultsFile(Path(sys.argv[1]))), [sys.argv[2]], "not 
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tests_are_kept_one_by_one_and_a_crash_costs_one(tmp_path: Path) -> None:
     results = ResultsFile(tmp_path / "card.jsonl")
     file = tmp_path / "test_things.py"
@@ -269,7 +269,7 @@ def test_tests_are_kept_one_by_one_and_a_crash_costs_one(tmp_path: Path) -> None
     assert failed["reason"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_file_of_tests_goes_on_in_another_process_behind_a_crash(tmp_path: Path) -> None:
     context = Context("tests", ResultsFile(tmp_path / "card.jsonl"))
     file = tmp_path / "test_things.py"
@@ -292,7 +292,7 @@ def test_a_file_of_tests_goes_on_in_another_process_behind_a_crash(tmp_path: Pat
     assert not context.has_time
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tests_that_cannot_be_collected_are_an_error(tmp_path: Path) -> None:
     context = Context("tests", ResultsFile(tmp_path / "card.jsonl"))
     with pytest.raises(RuntimeError, match="test_absent"):

@@ -194,7 +194,7 @@ def test_a_container_is_told_by_its_signs(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_has_to_be_brought_along_is_neither_torch_nor_the_dashboards() -> None:
     names = {line.partition("==")[0] for line in needs()}
     assert {"pydantic", "pydantic-core", "nvidia-ml-py", "psutil", "numpy", "platformdirs", "pytest"} <= names

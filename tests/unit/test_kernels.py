@@ -132,6 +132,7 @@ def test_a_recurrent_layers_backward_gets_the_workspace_that_its_forward_filled(
     assert "mkldnn_rnn_layer_backward" in sizes
 
 
+@pytest.mark.long
 def test_typical_kernels_are_measured_once_and_then_read_from_the_home(tmp_path: Path) -> None:
     assert kernel_report(tmp_path, measures=False) is None
     report = kernel_report(tmp_path, measures=True)

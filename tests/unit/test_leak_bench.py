@@ -33,7 +33,7 @@ def test_half_of_the_real_runs_leak() -> None:
     assert len({plan.settings.get("inject") for plan in result}) == 8
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(len(Lengths)))
 def test_steps_that_differ_are_never_called_a_leak_and_with_one_they_are(number: int) -> None:
     healthy, leaking = patterned_run(3, number), patterned_run(3, number + len(Lengths))

@@ -134,7 +134,7 @@ def test_a_warning_from_before_the_training_is_written_when_it_begins(tmp_path: 
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_hugging_face_training_with_a_metric_per_class_goes_on(tmp_path: Path) -> None:
     from transformers import TrainerCallback
 

@@ -63,6 +63,7 @@ def test_a_change_that_is_better_is_kept(folder: RunFolder) -> None:
     assert slow_loader_ms(folder) == 8.0
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_measurement_and_the_run_goes_on_with_its_settings(folder: RunFolder) -> None:
     command = (*MEASURE, "slow_loader_ms=0")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -79,6 +80,7 @@ def test_ctrl_c_ends_the_measurement_and_the_run_goes_on_with_its_settings(folde
     assert slow_loader_ms(folder) == 20.0
 
 
+@pytest.mark.long
 def test_a_run_that_is_stopped_in_the_middle_says_so(folder: RunFolder) -> None:
     subprocess.run((*MEASURE, "slow_loader_ms=0", "--no-wait"), check=True, timeout=60)
 

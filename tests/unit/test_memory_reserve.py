@@ -76,7 +76,7 @@ note()
     assert limit_bytes - MIB < used_bytes <= limit_bytes
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_malloc
 def test_a_limit_that_the_script_sets_later_has_a_reserve_from_the_next_reading_on() -> None:
     script = """

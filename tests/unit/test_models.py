@@ -86,9 +86,9 @@ def test_three_real_steps_have_finite_losses_and_move_every_parameter(key: str) 
         ("mlp", 32, 100, 0.3),
         ("cnn", 32, 100, 0.4),
         pytest.param("rnn", 4, 60, 0.8, marks=pytest.mark.long),
-        ("lstm", 4, 60, 0.8),
+        pytest.param("lstm", 4, 60, 0.8, marks=pytest.mark.long),
         pytest.param("gru", 4, 60, 0.8, marks=pytest.mark.long),
-        ("transformer", 4, 40, 0.8),
+        pytest.param("transformer", 4, 40, 0.8, marks=pytest.mark.long),
         pytest.param("seq2seq", 4, 50, 0.85, marks=pytest.mark.long),
     ],
 )
@@ -155,6 +155,7 @@ def test_bf16_autocast_trains_with_a_float32_loss(key: str) -> None:
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
 
 
+@pytest.mark.long
 def test_an_lstm_trains_under_bf16_on_a_processor_without_kernels_of_it() -> None:
     code = """
 import torch
@@ -180,6 +181,7 @@ def test_channels_last_gives_the_same_loss(key: str) -> None:
 
 
 # The library draws ViT's position embeddings until they lie in bounds, which fake tensors cannot tell.
+@pytest.mark.long
 @pytest.mark.parametrize("key", [key for key in MODELS if key != "hf-vit"])
 def test_a_step_can_be_traced_without_memory(key: str) -> None:
     settings = resolve({"model": key, "batch_size": 4})
@@ -192,8 +194,8 @@ def test_a_step_can_be_traced_without_memory(key: str) -> None:
     assert loss.shape == ()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("key", [pytest.param("cnn", marks=pytest.mark.long), "transformer"])
+@pytest.mark.long
+@pytest.mark.parametrize("key", ["cnn", "transformer"])
 def test_torch_compile_takes_the_model_whole(key: str) -> None:
     torch.compiler.reset()
     model, batch = small(key)

@@ -98,7 +98,7 @@ class Run(Watched):
         return self.journal.of(OverheadRow)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_a_slow_observer_adds_lies_in_the_interval_that_is_stated() -> None:
     run = Run(1_750, observer_ns=90_000)
     run.train()
@@ -109,7 +109,7 @@ def test_what_a_slow_observer_adds_lies_in_the_interval_that_is_stated() -> None
     assert "Overhead:" in newest.message
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_observers_that_take_no_time_have_no_visible_cost() -> None:
     run = Run(1_500)
     run.train()

@@ -51,7 +51,7 @@ def parameters(model: str, preset: str = "laptop") -> int:
 
 FAST = ("mlp", "cnn", "lstm", "transformer")
 ON_CUDA = [
-    pytest.param(model, CUDA, id=f"{model}-cuda", marks=[pytest.mark.long] if model.startswith("hf-") else [])
+    pytest.param(model, CUDA, id=f"{model}-cuda", marks=[] if model in FAST else [pytest.mark.long])
     for model in MODELS
 ]
 ON_CPU = [pytest.param(model, CPU, id=f"{model}-cpu") for model in FAST]

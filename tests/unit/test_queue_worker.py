@@ -101,7 +101,15 @@ def test_each_gpu_has_one_run_named_by_its_uuid(queue: QueueBench) -> None:
     assert queue.reasons() == {"c": "waits for cuda:0: run 'a' is on it; cuda:1: run 'b' is on it"}
 
 
-@pytest.mark.parametrize("point", ["begun", "folder", "process", "ended"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "begun",
+        pytest.param("folder", marks=pytest.mark.long),
+        "process",
+        pytest.param("ended", marks=pytest.mark.long),
+    ],
+)
 def test_a_worker_that_is_killed_mid_start_loses_no_run_and_starts_none_twice(
     queue: QueueBench, point: str
 ) -> None:

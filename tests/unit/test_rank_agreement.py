@@ -9,7 +9,9 @@ from tests.rank_factories import ranks_that_train
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize(
+    "size", [2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)]
+)
 def test_every_command_takes_effect_before_the_same_step_on_all_ranks(size: int) -> None:
     seed = random.randrange(10**6)
     sent = [f"c{number}" for number in range(20)]

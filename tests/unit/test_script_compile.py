@@ -113,7 +113,10 @@ def test_a_compiled_model_is_one_graph_and_compiled_once(
 @pytest.mark.filterwarnings("ignore::")  # Of torch's compiler, as without a watch.
 @pytest.mark.slow
 @pytest.mark.parametrize("is_early", [True, False], ids=["before the watch", "under watch"])
-@pytest.mark.parametrize("computes", [True, False], ids=["with gradients", "update only"])
+@pytest.mark.parametrize(
+    "computes",
+    [pytest.param(True, id="with gradients", marks=pytest.mark.long), pytest.param(False, id="update only")],
+)
 def test_a_compiled_update_compiles_nothing_of_the_watch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computes: bool, is_early: bool
 ) -> None:

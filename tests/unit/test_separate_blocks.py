@@ -36,6 +36,7 @@ def printed_and_fits(first: str = "", **variables: str) -> tuple[str, bool]:
     return done.stdout.strip(), done.returncode == 0
 
 
+@pytest.mark.long
 def test_by_default_holes_keep_a_larger_request_from_fitting() -> None:
     assert printed_and_fits() == ("False", False)
 

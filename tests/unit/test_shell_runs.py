@@ -98,7 +98,8 @@ def test_a_run_started_detached_in_json_is_lost_when_killed_with_9_and_keeps_its
     assert after in run.status.message or run.status.message.endswith("Everything is in the log.")
 
 
-@pytest.mark.parametrize("can_be_sent", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("can_be_sent", [True, False])
 def test_one_interrupt_stops_the_run_in_order_even_where_no_command_can_be_sent(can_be_sent: bool) -> None:
     following = subprocess.Popen(
         [sys.executable, "-m", "harness", "run", *IDLE],
@@ -119,7 +120,7 @@ def test_one_interrupt_stops_the_run_in_order_even_where_no_command_can_be_sent(
     assert a_supervisor().runs()[0].status.state is RunState.STOPPED
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_terminal_sees_a_line_that_moves() -> None:
     controller, terminal = pty.openpty()
     following = subprocess.Popen(

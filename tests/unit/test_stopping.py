@@ -74,6 +74,7 @@ def _is_gone(folder: RunFolder) -> bool:
     return find_process(folder) is None
 
 
+@pytest.mark.long
 def test_on_a_full_disk_a_pause_is_refused_and_a_stop_is_carried_out_by_signals(small_disk: Path) -> None:
     bench = SupervisorBench(small_disk / "home")
     try:

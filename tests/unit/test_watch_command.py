@@ -62,7 +62,7 @@ def test_an_alert_is_printed_posted_and_given_to_a_command(home: Home, run: Live
     assert target.read_text() == "Out of memory, cnn-1: So it is.\n"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_ends_it_and_a_restart_repeats_nothing(home: Home, run: LiveRun) -> None:
     with a_watch(home) as watch:
         run.put(EventKind.LEAK)

@@ -34,7 +34,7 @@ def _train(kind: DeviceKind, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [DeviceKind.XPU, DeviceKind.MPS])
+@pytest.mark.parametrize("kind", [pytest.param(DeviceKind.XPU, marks=pytest.mark.long), DeviceKind.MPS])
 def test_a_run_is_built_trained_recorded_and_ended(tmp_path: Path, kind: DeviceKind) -> None:
     settings = resolve({"model": "mlp", "max_steps": 40, "device": kind.value, "memory_cap_gib": 1.0})
     folder = Home(tmp_path).create("one", settings, 1)

@@ -127,6 +127,7 @@ def test_fails():
 """
 
 
+@pytest.mark.long
 def test_the_first_failure_ends_all_workers_where_that_is_asked_for(tmp_path: Path) -> None:
     printed = run_tests(tmp_path, "-x", a=SLOW, b=FAILS_BESIDE)
     assert "1 failed" in printed
@@ -134,6 +135,7 @@ def test_the_first_failure_ends_all_workers_where_that_is_asked_for(tmp_path: Pa
     assert (tmp_path / "closed").exists()
 
 
+@pytest.mark.long
 def test_an_interrupt_closes_what_the_workers_have_open(tmp_path: Path) -> None:
     with start_tests(tmp_path, a=SLOW) as process:
         until((tmp_path / "begun").exists, bool)
@@ -152,6 +154,7 @@ def test_leaves_something(): Something()
 """
 
 
+@pytest.mark.long
 def test_a_fault_at_the_end_of_a_worker_fails_the_run(tmp_path: Path) -> None:
     with start_tests(tmp_path, "-W", "error", a=LEAVES_SOMETHING) as process:
         printed = process.communicate(timeout=PATIENCE_S)[0]

@@ -157,7 +157,15 @@ def _replace(path: Path) -> None:
     write_log(path.with_name("other.sqlite3"), steps(1, 5)).replace(path)
 
 
-@pytest.mark.parametrize("damage", [_delete_all, Path.unlink, lambda path: _wal(path).unlink(), _replace])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _delete_all,
+        pytest.param(Path.unlink, marks=pytest.mark.long),
+        pytest.param(lambda path: _wal(path).unlink(), marks=pytest.mark.long),
+        _replace,
+    ],
+)
 def test_a_deleted_or_replaced_log_is_written_anew_whole(
     path: Path, source: Source, damage: Callable[[Path], None]
 ) -> None:
