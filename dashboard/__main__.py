@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from dashboard.interrupts import INTERRUPTED_CODE, ending_at_once
+from dashboard.interrupts import ending_at_once
 
 
 def main(flags: list[str]) -> int:
@@ -11,13 +11,13 @@ def main(flags: list[str]) -> int:
     with ending_at_once():
         import click
         from streamlit.web import cli
-    try:
-        cli.main(["run", str(Path(__file__).with_name("app.py")), *flags], "streamlit", standalone_mode=False)
-    except click.Abort:
-        return INTERRUPTED_CODE
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
+
+        app = str(Path(__file__).with_name("app.py"))
+        try:
+            cli.main(["run", app, *flags], "streamlit", standalone_mode=False)
+        except click.ClickException as error:
+            error.show()
+            return error.exit_code
     return 0
 
 

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-INTERRUPTED_CODE = 130
+_INTERRUPTED_CODE = 130
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def ending_at_once() -> Iterator[None]:
     """
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
-        signal.signal(signal.SIGINT, lambda _number, _frame: os._exit(INTERRUPTED_CODE))
+        signal.signal(signal.SIGINT, lambda _number, _frame: os._exit(_INTERRUPTED_CODE))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         yield
