@@ -2,15 +2,15 @@
 
 import os
 import secrets
-import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from harness import words
 from harness.errors import HomeError, SettingError, UnknownRunError
-from harness.files.regular import read_whole
+from harness.files.regular import read_whole, write_private
 from harness.records import json as row_json
 from harness.settings.spec import parse
 from harness.store.home import Home
@@ -86,13 +86,15 @@ class TuneFolder:
             return 0.0
 
     def write(self, tune: Tune) -> None:
-        """Replace the state atomically. Raises HomeError."""
+        """Replace the state atomically. Raises HomeError, and then removes the folder of a new tune."""
+        part = self.path / f"{secrets.token_hex(4)}.part"
         try:
-            number, name = tempfile.mkstemp(dir=self.path, suffix=".part")
-            with open(number, "w", encoding="utf-8") as file:
-                file.write(row_json.to_json(tune) + "\n")
-            os.replace(name, self.state)
+            write_private(part, row_json.to_json(tune) + "\n")
+            os.replace(part, self.state)
         except OSError as error:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+                self.path.rmdir()
             raise HomeError(f"{self.state} cannot be written: {error.strerror}.") from None
 
     def request_stop(self) -> None:

@@ -1,5 +1,6 @@
 """The folder of a tune: its state survives, and foreign content is refused in a sentence."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -75,6 +76,21 @@ def test_a_state_with_settings_of_another_kind_is_refused(home: Home) -> None:
 def test_a_missing_state_is_refused_in_a_sentence(home: Home) -> None:
     with pytest.raises(HomeError, match="cannot be read"):
         create_tune(home, 1.0).read()
+
+
+def test_on_a_full_disk_no_tune_is_left_without_a_state(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, new = create_tune(home, 1.0), create_tune(home, 2.0)
+    begun.write(a_tune())
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    for folder in (begun, new):
+        with pytest.raises(HomeError, match="No space left"):
+            folder.write(a_tune())
+    assert tunes(home) == [begun]
+    assert list(begun.path.iterdir()) == [begun.state]
 
 
 def test_tunes_are_found_by_the_beginning_of_their_id(home: Home) -> None:
