@@ -156,7 +156,7 @@ def _data_wait(source: LiveCardData) -> Card:
     if not wait_ns:  # Without a loader the log has 0, which nothing measured.
         return _none("data_wait", "Data wait", "data_wait", _NO_LOADER)
     share = wait_ns / total_ns
-    note = words.milliseconds(statistics.median(row.data_wait_ns for row in rows))
+    note = words.duration(statistics.median(row.data_wait_ns for row in rows))
     tone = "warn" if share > _STARVED else "plain"
     text = "Share of step time spent waiting for the DataLoader, and the median wait."
     spark = _series(source, lambda row: row.data_wait_ns)

@@ -76,6 +76,14 @@ def test_a_starved_run_turns_the_data_wait_amber() -> None:
     assert (card.value, card.tone) == ("50 %", "warn")
 
 
+@pytest.mark.parametrize(
+    ("wait_ns", "note"), [(103, "103 ns"), (412_000, "412 µs"), (60_200_000_000, "1 min 00 s")]
+)
+def test_a_wait_has_a_unit_of_its_size_and_is_not_rounded_to_zero(wait_ns: int, note: str) -> None:
+    rows = [a_step(step)._replace(step_ns=10 * wait_ns, data_wait_ns=wait_ns) for step in range(5)]
+    assert _cards(rows)["data_wait"].note == note
+
+
 def test_a_loss_that_is_not_finite_is_named_and_never_drawn() -> None:
     rows = [a_step(1), a_step(2, loss=None, loss_state=1)]
     card = _cards(rows)["loss"]
