@@ -30,10 +30,12 @@ def memory_unit(top_bytes: float) -> tuple[float, str]:
 def line(
     name: str, x: Array, y: Array, axis: str, color: str, number: str, width: float = 1.5, **more: Any
 ) -> dict[str, Any]:
-    """Build a trace. `number` is the d3 format of its values and their unit, as in ",.2f} GiB"."""
+    """Build a trace. `number` is the d3 format of its values and their unit, as in ",.2f} GiB". Values that
+    all have gaps around them, through which no line leads, are drawn as points."""
+    is_finite = np.isfinite(y)
     return {
         "type": "scatter",
-        "mode": "lines" if np.count_nonzero(np.isfinite(y)) > 1 else "markers",
+        "mode": "lines" if (is_finite[1:] & is_finite[:-1]).any() else "markers",
         "name": name,
         "x": x,
         "y": y.astype(np.float32),

@@ -9,6 +9,7 @@ import pytest
 from dashboard import buckets
 from dashboard.buckets import BucketTable
 from dashboard.charts import compare, live
+from dashboard.charts.axes import line
 from dashboard.charts.scalars import RunScalar, overlaid
 from dashboard.charts.theme import DARK, LIGHT, PALETTES, RUNS
 from dashboard.wire import pack, unpack
@@ -287,6 +288,15 @@ def test_every_color_a_figure_names_is_in_both_palettes() -> None:
     for palette in PALETTES.values():
         assert names <= set(palette)
     assert set(LIGHT) == set(DARK)
+
+
+def test_values_with_gaps_around_each_are_drawn_as_points() -> None:
+    x = np.arange(6.0)
+    modes = [
+        line("loss", x, np.array(y), "y", "@loss", ",.4g}")["mode"]
+        for y in ([1, np.nan, 2, np.nan, 3, np.nan], [1, np.nan, 2, 3, np.nan, np.nan], [np.nan] * 5 + [1])
+    ]
+    assert modes == ["markers", "lines", "markers"]
 
 
 def test_a_run_keeps_its_color_in_every_panel_of_a_comparison() -> None:
