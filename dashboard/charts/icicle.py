@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dashboard.charts.axes import FONT
-from dashboard.charts.theme import LIGHT
+from dashboard.charts.theme import LIGHT, contrast
 
 GRAY = "#6b7366"
 # Share of the branch color in a node of the first and of the fourth level; the rest is gray.
@@ -47,6 +47,8 @@ def figure(nodes: Sequence[Node], revision: str, height: int, levels: int = 4) -
         "sort": False,
         "maxdepth": levels,
         "marker": {"colors": [node.color for node in nodes], "line": {"width": 0}},
+        # Plotly's own choice is white or a dark gray, which often has too little contrast.
+        "textfont": {"color": [_text_color(node.color) for node in nodes]},
         # Plotly's default of 0.7 lets the page through, on which the white text cannot be read.
         "leaf": {"opacity": 1},
         "pathbar": {"visible": True, "thickness": 20, "side": "top"},
@@ -61,6 +63,10 @@ def figure(nodes: Sequence[Node], revision: str, height: int, levels: int = 4) -
         "uirevision": revision,
     }
     return {"data": [trace], "layout": layout}
+
+
+def _text_color(ground: str) -> str:
+    return max("#ffffff", "#000000", key=lambda color: contrast(color, ground))
 
 
 def plain(text: str) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from dashboard.charts.axes import frame, note
 from dashboard.charts.panel import panel, panel_axis
+from dashboard.charts.theme import WITH_TEXT
 from harness import words
 from harness.analysis.timing.phases import ClockTimes, Spread, StepPart, part_label
 
@@ -50,16 +51,19 @@ def stacked(bars: Sequence[ClockBar], revision: str) -> dict[str, Any]:
 def _stack(part: StepPart, bars: Sequence[ClockBar], names: Sequence[str]) -> dict[str, Any]:
     means = [_mean_ms(bar.times, part) for bar in bars]
     shares = [bar.times.share(part) for bar in bars]
+    color = "axis" if part is StepPart.GAP else part.value
     return {
         "type": "bar",
         "orientation": "h",
         "name": part_label(part),
         "y": list(names),
         "x": means,
-        "marker": {"color": "@axis" if part is StepPart.GAP else f"@{part}", "line": {"width": 0}},
+        "marker": {"color": f"@{color}", "line": {"width": 0}},
         "text": [words.percent(100 * share) if share >= 0.06 else "" for share in shares],
         "textposition": "inside",
         "insidetextanchor": "middle",
+        # Plotly's own choice is white or a dark gray, neither of which has enough contrast.
+        "insidetextfont": {"color": "@text" if color in WITH_TEXT else "@ink"},
         "textangle": 0,
         "constraintext": "both",
         "hovertemplate": [

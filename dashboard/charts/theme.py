@@ -11,6 +11,7 @@ LIGHT: Mapping[str, str] = {
     "paper": "rgba(0,0,0,0)",
     "veil": "rgba(255,255,255,0.8)",
     "text": "#3b4136",
+    "ink": "#000000",
     "muted": "#6b7265",
     "grid": "#e6e9e2",
     "axis": "#cfd4c9",
@@ -43,6 +44,7 @@ DARK: Mapping[str, str] = {
     "paper": "rgba(0,0,0,0)",
     "veil": "rgba(18,21,15,0.8)",
     "text": "#cfd6c7",
+    "ink": "#000000",
     "muted": "#99a290",
     "grid": "#2a3025",
     "axis": "#434b3b",
@@ -73,6 +75,9 @@ DARK: Mapping[str, str] = {
 
 PALETTES: Mapping[str, Mapping[str, str]] = {"light": LIGHT, "dark": DARK}
 
+# Colors of areas on which the text of the theme is readable; on the other ones "ink" is.
+WITH_TEXT = frozenset({"axis", "communication"})
+
 # Colors of runs in a comparison, in order.
 RUNS = (
     "reserved",
@@ -84,3 +89,15 @@ RUNS = (
     "h2d",
     "allocated",
 )
+
+
+def contrast(first: str, second: str) -> float:
+    """Return the contrast ratio of two colors of the form "#rrggbb", by WCAG 2: 1 to 21."""
+    darker, lighter = sorted((_luminance(first), _luminance(second)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(color: str) -> float:
+    channels = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

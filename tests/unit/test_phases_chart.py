@@ -3,8 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dashboard.charts import phases
-from harness.analysis.timing.phases import Spread
+import pytest
+
+from dashboard.charts import icicle, phases
+from dashboard.charts.theme import PALETTES, RUNS, contrast
+from harness.analysis.timing.phases import ClockTimes, Spread, StepPart, StepPartTime
+
+_READABLE = 4.5
+"""The least contrast of a text, by WCAG 2 (AA)."""
 
 _MS = 1_000_000
 
@@ -32,3 +38,23 @@ def test_step_times_of_half_a_minute_are_written_out() -> None:
     (trace,) = figure["data"]
     assert trace["customdata"][0].endswith(" of 30,000.0 to 30,006.6 ms")
     assert not any("e+" in text for text in trace["customdata"])
+
+
+@pytest.mark.parametrize("theme", PALETTES)
+def test_the_text_in_a_bar_can_be_read(theme: str) -> None:
+    palette, spread = PALETTES[theme], Spread(p50=1e6, p95=1e6, p99=1e6, mean=1e6)
+    parts = tuple(StepPartTime(part, spread, 0.1) for part in StepPart)
+    times = ClockTimes(10, spread, parts)
+    figure = phases.stacked([phases.ClockBar("GPU", times)], "r")
+    assert len(figure["data"]) == len(StepPart)
+    for trace in figure["data"]:
+        ground, text = (trace[name]["color"].removeprefix("@") for name in ("marker", "insidetextfont"))
+        assert contrast(palette[ground], palette[text]) >= _READABLE, trace["name"]
+
+
+def test_the_labels_of_an_icicle_can_be_read() -> None:
+    grounds = [icicle.shade(PALETTES["light"][name], level) for name in RUNS for level in range(4)]
+    nodes = [icicle.Node(str(at), "", "", 1, "", "", color) for at, color in enumerate(grounds)]
+    (trace,) = icicle.figure(nodes, "r", 100)["data"]
+    pairs = zip(grounds, trace["textfont"]["color"], strict=True)
+    assert min(contrast(*pair) for pair in pairs) >= _READABLE
