@@ -24,6 +24,11 @@ class TuneView(NamedTuple):
         """True while its process runs."""
         return self.tune is not None and self.tune.state is TuneState.RUNNING
 
+    @property
+    def is_stopping(self) -> bool:
+        """True while its process runs after a request to end, which takes effect after some steps."""
+        return self.is_running and self.folder.stop.exists()
+
 
 def tune_titles(most: int = 50) -> dict[str, str]:
     """Return the title of each of the newest tunes by its id: its model, size, device and id."""

@@ -16,6 +16,7 @@ from harness.tune.launch import MORE_BUDGET_S, needs_budget
 from harness.tune.planning import unmeasured
 from harness.tune.results import (
     RankedRow,
+    baseline_sentence,
     batch_sentence,
     command_line,
     ranking,
@@ -77,8 +78,14 @@ def _progress(view: tunes.TuneView, tune: Tune) -> None:
         if view.is_running:
             share = min(1.0, tune.spent_s / tune.budget_s)
             st.progress(share, text=plain(_progress_text(tune)))
-            stop = (tunes.stop_tune, view)
-            st.button("Stop", key="tune_stop", icon=":material/stop:", on_click=_request, args=stop)
+            st.button(
+                "Stopping…" if view.is_stopping else "Stop",
+                key="tune_stop",
+                icon=":material/stop:",
+                disabled=view.is_stopping,
+                on_click=_request,
+                args=(tunes.stop_tune, view),
+            )
             return
         is_bad = tune.state is TuneState.FAILED
         (st.error if is_bad else st.info)(plain(tune.message))
@@ -174,8 +181,7 @@ def _winner(tune: Tune) -> None:
         return
     best = winner_settings(tune)
     if best == tune.baseline:
-        so_far = " so far" if tune.state is TuneState.RUNNING else ""
-        st.caption(f"Nothing is measurably better than the baseline{so_far}.")
+        st.caption(baseline_sentence(tune))
         return
     st.markdown("#### Best settings")
     st.code(command_line(best), language="bash", wrap_lines=True)

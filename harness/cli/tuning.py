@@ -29,6 +29,7 @@ from harness.tune.results import (
     NOT_COMPARED,
     FigureEstimate,
     RankedRow,
+    baseline_sentence,
     batch_sentence,
     command_line,
     ranking,
@@ -116,8 +117,7 @@ def print_tune(shell: Shell, tune: Tune) -> None:
     shell.print_line(batch_sentence(tune))
     best = winner_settings(tune)
     if best == tune.baseline:
-        better = "Nothing is measurably better than the baseline."
-        shell.print_line(better if tune.trials else "No comparison was completed.")
+        shell.print_line(baseline_sentence(tune))
     else:
         shell.print_line(f"Best settings: {command_line(best)}")
         if tune.device is not None:

@@ -126,6 +126,16 @@ def winner_settings(tune: Tune) -> Settings:
     return change(tune.baseline, combination(tune).changes)
 
 
+def baseline_sentence(tune: Tune) -> str:
+    """Return why a tune has no better settings than its baseline."""
+    if not tune.trials:
+        return "No comparison was completed."
+    so_far = " so far" if tune.state is TuneState.RUNNING else ""
+    if not any(trial.outcome is TrialOutcome.MEASURED for trial in tune.trials):
+        return f"No comparison was measured{so_far}: the table has the reasons."
+    return f"Nothing is measurably better than the baseline{so_far}."
+
+
 def command_line(settings: Settings) -> str:
     """Return the command that starts a run with `settings`."""
     chosen = settings.model_dump(mode="json")

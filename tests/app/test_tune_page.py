@@ -89,6 +89,8 @@ def test_a_tune_in_progress_can_be_stopped(open_page: Open) -> None:
         assert not app.exception
         app.button(key="tune_stop").click().run()
         assert folder.stop.exists()
+        button = app.button(key="tune_stop")
+        assert (button.label, button.disabled) == ("Stopping…", True)
 
 
 def test_a_damaged_tune_is_one_sentence(open_page: Open) -> None:

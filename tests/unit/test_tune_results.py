@@ -15,6 +15,7 @@ from harness.settings.resolve import resolve
 from harness.tune.document import tune_json
 from harness.tune.results import (
     NOT_COMPARED,
+    baseline_sentence,
     batch_sentence,
     command_line,
     ranking,
@@ -145,3 +146,14 @@ def test_the_document_has_the_ranking_the_winner_and_all_comparisons() -> None:
     assert len(document["comparisons"]) == len(DONE.trials)
     assert document["ranking"][0]["peak_bytes"]["value"] == pytest.approx(0.7 * PEAK_BYTES)
     assert [one["stage"] for one in document["comparisons"]][-1] == TrialStage.TOTAL
+
+
+def test_a_tune_without_a_measured_comparison_does_not_call_the_baseline_the_best() -> None:
+    done = completed(a_tune(), lambda _: (1.0, 1.0))._replace(state=TuneState.COMPLETED)
+    failed = [trial._replace(outcome=TrialOutcome.FAILED, figures=()) for trial in done.trials]
+    nothing_measured = done._replace(trials=tuple(failed))
+    assert baseline_sentence(done) == "Nothing is measurably better than the baseline."
+    assert baseline_sentence(nothing_measured).startswith("No comparison was measured:")
+    running = nothing_measured._replace(state=TuneState.RUNNING)
+    assert "so far" in baseline_sentence(running)
+    assert baseline_sentence(done._replace(trials=())) == "No comparison was completed."
