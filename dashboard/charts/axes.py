@@ -10,6 +10,8 @@ from dashboard.buckets import Array
 # Of the ticks of an axis: plotly.js would write 30,000 as 30k.
 WHOLE_NUMBERS: Mapping[str, Any] = {"exponentformat": "none", "separatethousands": True}
 FONT = "'Source Sans', 'Source Sans Pro', sans-serif"
+# Of a time in the hover: also a wait of less than a microsecond is not rounded to zero.
+TIME_NUMBER = ",.4~r} ms"
 _FEW_STEPS = 6
 CONFIG: Mapping[str, Any] = {
     "displaylogo": False,

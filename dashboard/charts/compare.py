@@ -8,7 +8,7 @@ import numpy as np
 
 from dashboard.buckets import EMPTY, Array, BucketTable, joined, of_steps
 from dashboard.charts import phases
-from dashboard.charts.axes import frame, line, memory_unit, value_axis, y_axis
+from dashboard.charts.axes import TIME_NUMBER, frame, line, memory_unit, value_axis, y_axis
 from dashboard.charts.common_axis import TITLES, common_axis
 from dashboard.charts.panel import panel, panel_axis
 from dashboard.charts.theme import RUNS
@@ -104,7 +104,7 @@ def _traces(run: Compared, axis: CurveAxis, at: int, unit: tuple[float, str]) ->
     peak_x, peak = joined(run.steps._replace(step=x), run.steps.band("peak_allocated_bytes").high / unit[0])
     shared: dict[str, Any] = {"legendgroup": str(at)}
     return [
-        line(name, x, step, "y", color, ",.2f} ms", **shared),
+        line(name, x, step, "y", color, TIME_NUMBER, **shared),
         line(name, peak_x, peak, "y2", color, f",.4~g}} {unit[1]}", showlegend=False, **shared),
         line(name, x, loss, "y3", color, ",.4g}", showlegend=False, **shared),
     ]

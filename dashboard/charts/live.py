@@ -11,7 +11,17 @@ import numpy as np
 
 from dashboard.buckets import Array, Band, BucketTable, joined
 from dashboard.charts import scalars
-from dashboard.charts.axes import CONFIG, frame, line, memory_unit, note, step_axis, value_axis, y_axis
+from dashboard.charts.axes import (
+    CONFIG,
+    TIME_NUMBER,
+    frame,
+    line,
+    memory_unit,
+    note,
+    step_axis,
+    value_axis,
+    y_axis,
+)
 from dashboard.charts.markers import MARKED, Marker, dashes, marker_of
 from dashboard.charts.scalars import Scalar
 from harness import words
@@ -155,14 +165,14 @@ def _memory_unit(live: Live) -> tuple[float, str]:
 
 def _times(live: Live, x: Array) -> list[dict[str, Any]]:
     step = live.steps.band("step_ns")
-    most = line("step max", x, step.high / MS, "y2", "@step_max", ",.2f} ms", 1.0)
+    most = line("step max", x, step.high / MS, "y2", "@step_max", TIME_NUMBER, 1.0)
     if live.phases:
         return [*_phases(live, x), most]
-    mean = line("step mean", x, step.mean / MS, "y2", "@step", ",.2f} ms", 1.8)
+    mean = line("step mean", x, step.mean / MS, "y2", "@step", TIME_NUMBER, 1.8)
     if not _is_measured(live, "data_wait_ns"):
         return [most, mean]
     wait = live.steps.band("data_wait_ns")
-    return [most, mean, line("data wait", x, wait.mean / MS, "y2", "@data_wait", ",.2f} ms")]
+    return [most, mean, line("data wait", x, wait.mean / MS, "y2", "@data_wait", TIME_NUMBER)]
 
 
 def _is_measured(live: Live, column: str) -> bool:
@@ -188,7 +198,7 @@ def _phases(live: Live, x: Array) -> list[dict[str, Any]]:
 
 
 def _stacked(name: str, x: Array, y: Array, color: str) -> dict[str, Any]:
-    return line(name, x, y, "y2", color, ",.2f} ms", 0.6, stackgroup="phases", stackgaps="infer zero")
+    return line(name, x, y, "y2", color, TIME_NUMBER, 0.6, stackgroup="phases", stackgaps="infer zero")
 
 
 def _util(live: Live) -> list[dict[str, Any]]:

@@ -290,6 +290,16 @@ def test_every_color_a_figure_names_is_in_both_palettes() -> None:
     assert set(LIGHT) == set(DARK)
 
 
+def test_no_time_is_rounded_to_zero_in_the_hover() -> None:
+    frame = a_frame(5, step_ns=900.0, data_wait_ns=103.0, forward_ns=300.0)
+    figures = [live.figure(a_live(frame, phases=phases)) for phases in (True, False)]
+    figures.append(compare.figure([a_compared("a", frame)]))
+    numbers = [trace["hovertemplate"] for figure in figures for trace in figure["data"]]
+    times = [number for number in numbers if number and number.endswith(" ms")]
+    assert len(times) >= 6
+    assert all(number.endswith(",.4~r} ms") for number in times)
+
+
 def test_values_with_gaps_around_each_are_drawn_as_points() -> None:
     x = np.arange(6.0)
     modes = [
