@@ -36,6 +36,11 @@ def test_without_evidence_the_verdict_is_unknown() -> None:
     assert judged().state is MemoryState.UNKNOWN
 
 
+def test_a_run_that_ended_before_its_first_sample_does_not_promise_one() -> None:
+    sentence = judged(recent=[a_step(1)._replace(peak_allocated_bytes=15 << 20)]).sentence
+    assert sentence == "The last steps peaked at 15.0 MiB; the memory available to the run is not in its log."
+
+
 def test_a_run_with_free_memory_fits_and_says_how_much_is_free() -> None:
     result = judged(pressure=CALM)
     assert result.state is MemoryState.FITS

@@ -152,7 +152,8 @@ def _unknown(evidence: MemoryEvidence) -> str:
     peaks = [row.peak_allocated_bytes for row in evidence.recent if row.peak_allocated_bytes is not None]
     if not peaks:
         return "This device does not report the memory the steps need."
-    return f"The last steps peaked at {words.size(max(peaks))}; the available memory is not known yet."
+    peak = words.size(max(peaks))
+    return f"The last steps peaked at {peak}; the memory available to the run is not in its log."
 
 
 def _no_leak(evidence: MemoryEvidence) -> str:
