@@ -17,6 +17,8 @@ SEPARATE_BLOCKS = "MALLOC_MMAP_THRESHOLD_=131072"
 _SIZE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 # A relative change beyond this, as of a loss that was almost 0, has no digits that mean anything.
 _MOST_RELATIVE = 1_000
+# A relative decrease beyond this would be rounded to −100 %, as if nothing were left.
+_ALMOST_GONE = 0.999
 # A smaller percentage would be rounded to 0.0 %.
 _LEAST_PERCENT = 0.05
 _TIME_UNITS = ((1_000, "ns"), (1_000_000, "µs"), (1_000_000_000, "ms"), (60_000_000_000, "s"))
@@ -103,14 +105,17 @@ def _three_digits(value: float) -> str:
 
 
 def relative(share: float | None) -> str:
-    """Format a relative change, signed: "+5.1 %", "−12 %", "0 %", "> +100,000 %"."""
+    """Format a relative change, signed: "+5.1 %", "−12 %", "0 %", "> +100,000 %"; "−99.6 %" and "< −99.9 %"
+    of what is almost gone, for −100 % means zero."""
     if share is None:
         return NOT_AVAILABLE
     if odd := _odd(share):
         return odd
     if share > _MOST_RELATIVE:
         return f"> {100 * _MOST_RELATIVE:+,.0f} %"
-    digits = 1 if abs(share) < 0.0995 else 0
+    if -1 < share < -_ALMOST_GONE:
+        return f"< −{100 * _ALMOST_GONE:g} %"
+    digits = 1 if abs(share) < 0.0995 or -1 < share <= -0.995 else 0
     text = f"{100 * share:+,.{digits}f} %".replace("-", "−")
     return "0 %" if not any(character in "123456789" for character in text) else text
 

@@ -87,7 +87,10 @@ def test_missing_is_never_zero() -> None:
 
 @pytest.mark.parametrize(
     ("share", "text"),
-    [(0.051, "+5.1 %"), (-0.12, "−12 %"), (0.0001, "0 %"), (999, "+99,900 %"), (5.1e10, "> +100,000 %")],
+    [
+        *[(0.051, "+5.1 %"), (-0.12, "−12 %"), (0.0001, "0 %"), (999, "+99,900 %"), (5.1e10, "> +100,000 %")],
+        *[(-0.99, "−99 %"), (-0.995, "−99.5 %"), (-0.9996, "< −99.9 %"), (-1.0, "−100 %"), (-1.2, "−120 %")],
+    ],
 )
 def test_a_relative_change_has_no_more_digits_than_it_means(share: float, text: str) -> None:
     assert words.relative(share) == text
