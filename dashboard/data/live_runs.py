@@ -1,5 +1,6 @@
 """Resource use of active runs: processes, workers, disk, energy, and the processes on each GPU."""
 
+import shutil
 from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
@@ -197,3 +198,11 @@ def cpu_facts(moments: Sequence[MachineSample]) -> CpuFacts:
     busy = [moment.host.cpu_pct for moment in moments[-_CPU_MOMENTS:] if moment.host.cpu_pct is not None]
     host = moments[-1].host
     return CpuFacts(fmean(busy) if len(busy) >= _LEAST_CPU_MOMENTS else None, host.load, host.cores)
+
+
+def disk_free_bytes() -> int | None:
+    """Return the free space on the disk of the home; None where there is no home yet."""
+    try:
+        return shutil.disk_usage(home().path).free
+    except OSError:
+        return None

@@ -7,7 +7,7 @@ import streamlit as st
 from dashboard import canvas, state
 from dashboard.charts.machine_cards import gpu_cards, host_cards
 from dashboard.components import plain
-from dashboard.data.live_runs import Users, cpu_facts, facts, live_runs, users_of
+from dashboard.data.live_runs import Users, cpu_facts, disk_free_bytes, facts, live_runs, users_of
 from dashboard.data.machine_watch import machine_watch
 from dashboard.views.machine_tables import missing_lines, run_tables, throttle_table, user_table
 from harness import words
@@ -47,7 +47,8 @@ def _verdict(machine: MachineHistory, newest: MachineSample, users: dict[str, Us
     """Draw the findings, the most severe first."""
     gpus = [facts(name, newest.gpus.get(uuid), users[uuid]) for uuid, name in machine.gpus]
     host = newest.host
-    results = machine_notices(gpus, host.ram_used_bytes, host.ram_total_bytes, cpu_facts(machine.moments))
+    cpu, disk = cpu_facts(machine.moments), disk_free_bytes()
+    results = machine_notices(gpus, host.ram_used_bytes, host.ram_total_bytes, cpu, disk)
     if results:
         box, icon = _BOXES[results[0].tone]
         box("  \n".join(plain(finding.sentence) for finding in results), icon=icon)

@@ -87,3 +87,10 @@ def test_the_most_severe_comes_first() -> None:
 )
 def test_a_calm_machine_is_one_sentence(gpus: list[GpuFacts], words: str) -> None:
     assert words in calm_sentence(gpus)
+
+
+def test_an_almost_full_disk_of_the_runs_is_bad() -> None:
+    (notice,) = machine_notices([], None, None, disk_free_bytes=4096)
+    assert notice.tone is Tone.BAD
+    assert "4.00 KiB free" in notice.sentence
+    assert machine_notices([], None, None, disk_free_bytes=GIB) == []

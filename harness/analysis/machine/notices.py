@@ -13,6 +13,8 @@ RAM_FULL, DEVICE_FULL = 0.95, 0.97
 # Processors are overloaded if all of them are this busy, and this many threads per core run or wait: below
 # that, one training with as many threads as cores keeps them busy, as it should.
 BUSY_PCT, LEAST_PER_CORE = 95, 1.5
+# Below this a disk is reported as almost full. The log of a million steps takes some 144 MB.
+LEAST_DISK_BYTES = 256 << 20
 
 
 class Tone(StrEnum):
@@ -62,13 +64,21 @@ def machine_notices(
     ram_used_bytes: int | None,
     ram_total_bytes: int | None,
     cpu: CpuFacts | None = None,
+    disk_free_bytes: int | None = None,
 ) -> list[MachineNotice]:
-    """All notices, the most severe first; empty on a calm machine."""
+    """All notices, the most severe first; empty on a calm machine. `disk_free_bytes` is what a user may still
+    write on the disk of the home."""
     notices = [notice for gpu in gpus for notice in _of_gpu(gpu)]
     if ram_used_bytes and ram_total_bytes and ram_used_bytes >= RAM_FULL * ram_total_bytes:
         sentence = (
             f"RAM is almost full, {words.size(ram_used_bytes)} of {words.size(ram_total_bytes)}: the system "
             "may kill a process to free some."
+        )
+        notices.append(MachineNotice(Tone.BAD, sentence))
+    if disk_free_bytes is not None and disk_free_bytes < LEAST_DISK_BYTES:
+        sentence = (
+            f"The disk of the runs is almost full, with {words.size(disk_free_bytes)} free: on a full one no "
+            "run can start, and the logs of live runs wait for space."
         )
         notices.append(MachineNotice(Tone.BAD, sentence))
     if cpu is not None:
