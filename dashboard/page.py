@@ -35,5 +35,6 @@ state.store_pages(_PAGES)
 # The default page has the address "/" only.
 _ADDRESSES = [st.Page(live.redirect, title="Live", url_path="live", visibility="hidden")]
 _PAGE = st.navigation([*_PAGES.values(), *_ADDRESSES], position="top")
+st.set_page_config(page_title=f"{_PAGE.title} · Stepscope")
 notifications()
 _PAGE.run()

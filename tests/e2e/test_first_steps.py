@@ -34,6 +34,7 @@ def _only(dashboard: Dashboard, values: set[str]) -> RunFolder:
 def test_an_empty_home_says_what_to_do_and_loads_the_simulated_runs(tab: Tab, dashboard: Dashboard) -> None:
     tab.open()
     tab.page.get_by_text("No run yet").wait_for()
+    expect(tab.page).to_have_title("Live · Stepscope")
     tab.button("welcome_start").wait_for()
     tab.button("load_demo").click()
     tab.chart.wait_for()
