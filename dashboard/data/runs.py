@@ -85,6 +85,11 @@ class RunView(NamedTuple):
         return subject_of(self.script, self.initial_settings)
 
     @property
+    def why_no_step(self) -> str:
+        """Why a run that has ended has no step."""
+        return "The run has no log." if self.run is None else "The run ended before its first step."
+
+    @property
     def answers(self) -> dict[str, AckRow]:
         """The last result of each command."""
         return {ack.command_id: ack for ack in self.acks}

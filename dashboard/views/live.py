@@ -165,7 +165,7 @@ def _waiting(view: RunView) -> None:
     elif _draws_scalars(view):
         return
     elif current.is_over:
-        st.info("The run ended before its first step.", icon=":material/info:")
+        st.info(view.why_no_step, icon=":material/info:")
     else:
         st.info(f"Waiting for the first step. {plain(view.status.message)}", icon=":material/hourglass_top:")
     _output(view)

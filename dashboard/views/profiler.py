@@ -217,7 +217,7 @@ def _waiting(view: RunView) -> None:
     if view.imported is not None and view.imported.source is ImportSource.TENSORBOARD:
         st.info("n/a: a TensorBoard log has scalars and no step times.", icon=":material/info:")
     elif view.status.state.is_over:
-        st.info("The run ended before its first step: there are no step times.", icon=":material/info:")
+        st.info(f"{view.why_no_step} There are no step times.", icon=":material/info:")
     else:
         message = f"Waiting for the first step. {plain(view.status.message)}"
         st.info(message, icon=":material/hourglass_top:")

@@ -86,6 +86,14 @@ def test_a_run_without_a_step_says_so_instead_of_drawing_an_empty_chart(demo: Wr
     assert "tick" not in app.session_state
 
 
+@pytest.mark.parametrize("page", ["live", "profiler"])
+def test_a_run_without_a_log_is_not_said_to_have_no_step(home: Home, open_page: Open, page: str) -> None:
+    home.create("long ago", Settings(), time.time_ns() - 3_600_000_000_000)
+    app = open_page(page)
+    assert not app.exception
+    assert any(info.value.startswith("The run has no log.") for info in app.info)
+
+
 def test_a_run_that_is_starting_is_waited_for(home: Home, open_page: Open) -> None:
     home.create("slow start", Settings(), time.time_ns())
     app = open_page()
