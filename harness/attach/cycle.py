@@ -16,9 +16,10 @@ class UpdateCycle:
 
     One that is new after the end of an iteration is a candidate: it joins if it steps again after the next
     iteration, is ignored if two pass without it, as the delayed policy of TD3, and replaces the others if it
-    steps twice in a row, as in another training that follows the first. One that is ignored comes back, with
-    those that it made an iteration with before, if it steps three times in a row without a batch: trainings
-    may take turns, as of a policy and its value.
+    steps twice in a row, as in another training that follows the first. The others are the members again if
+    one of them steps before the third in a row, and no batch came: the new one makes up for its delay, as the
+    policy of SAC. One that is ignored comes back, with those that it made an iteration with before, if it
+    steps three times in a row without a batch: trainings may take turns, as of a policy and its value.
 
     Attributes:
         members: the optimizers of an iteration.
@@ -41,6 +42,8 @@ class UpdateCycle:
         self._occasional: set[int] = set()
         # How often those of them have stepped since a member did, or a batch was requested.
         self._since_member: dict[int, int] = {}
+        # Whether an iteration has ended since these members were replaced, until a second one has.
+        self._replaced: dict[int, bool] = {}
         # The members of an iteration with each of those that were replaced.
         self._partners: dict[int, frozenset[int]] = {}
         # Whether an iteration has ended since a candidate stepped.
@@ -50,7 +53,7 @@ class UpdateCycle:
         """Take notice of a step of an optimizer; return whether it ends the training step."""
         if key in self._occasional:
             self._since_member[key] = self._since_member.get(key, 0) + 1
-            if self._since_member[key] == _TURN:
+            if self._since_member[key] == _TURN or key in self._replaced:
                 return self._came_back(key)
             self.only = None  # The next step of a member is to be noticed.
             self.has_stepped_alone = self.has_batch
@@ -75,6 +78,7 @@ class UpdateCycle:
         self.has_stepped_alone = False
         self.has_batch = True
         self._since_member.clear()
+        self._replaced.clear()
         return is_waiting
 
     def has_updated(self, key: int) -> bool:
@@ -92,6 +96,7 @@ class UpdateCycle:
             keys.discard(key)
         self._since_member.pop(key, None)
         self._candidates.pop(key, None)
+        self._replaced.pop(key, None)
         self._partners.pop(key, None)
         if self._expected:
             self._expected.discard(key)
@@ -120,11 +125,13 @@ class UpdateCycle:
         in_order = list(self._candidates)
         since = set(in_order[in_order.index(key) :])
         self._occasional |= set(in_order) - since
+        self._replaced = dict.fromkeys(self.members, False)
         return self._replace_members(since, key)
 
     def _came_back(self, key: int) -> bool:
         """Let one that was ignored make the steps again."""
         partners = self._partners.get(key, frozenset()) & self._occasional
+        self._replaced.clear()
         return self._replace_members({key, *partners}, key)
 
     def _replace_members(self, members: set[int], key: int) -> bool:
@@ -145,7 +152,9 @@ class UpdateCycle:
         missing = {key for key, has_iteration_ended in self._candidates.items() if has_iteration_ended}
         self._occasional |= missing
         self._candidates = {key: True for key in self._candidates if key not in missing}
-        self.only = next(iter(self.members)) if len(self.members) == 1 and not self._candidates else None
+        self._replaced = {key: True for key, has_one_ended in self._replaced.items() if not has_one_ended}
+        is_settled = not (self._candidates or self._replaced)
+        self.only = next(iter(self.members)) if len(self.members) == 1 and is_settled else None
         return True
 
     def _drop_missing(self) -> None:

@@ -85,6 +85,16 @@ def test_an_optimizer_that_steps_in_some_iterations_costs_no_step(
     assert sum(steps_in(iteration * times)) == steps
 
 
+@pytest.mark.parametrize(
+    ("iteration", "ends"),
+    [("QQPP", "1100"), ("QQPEPE", "110000"), ("DGG", "100"), ("CDCDPP", "010100")],
+)
+def test_an_optimizer_that_makes_up_for_its_delay_by_two_updates_ends_no_step(
+    iteration: str, ends: str
+) -> None:
+    assert "".join(map(str, steps_in(iteration * 5)))[-3 * len(ends) :] == ends * 3
+
+
 def test_an_optimizer_that_is_the_only_one_ends_every_step() -> None:
     cycle = UpdateCycle()
     assert [cycle.only, cycle.updated(1), cycle.only] == [None, True, 1]
@@ -102,7 +112,7 @@ def test_an_optimizer_that_is_the_only_one_ends_every_step() -> None:
         ("PPPPPPPPPPVVVVVVVVVV" * 5, 100 - 1 - 8 * 2),
         ("DDDDDG" * 4, 20),
         ("bDbDbDbDbDG" * 4, 20),
-        ("DGDGDGXX" * 20, 59),
+        ("DGDGDGXX" * 20, 61),
         ("bDG" * 10 + "bD" * 10 + "bDG" * 40, 60),
         (("bxz" * 3 + "by" * 3) * 10, 60),
     ],
