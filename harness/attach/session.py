@@ -58,7 +58,7 @@ from harness.watch.watch import RunFiles, Watch
 if TYPE_CHECKING:
     from harness.ranks.member import RankMember  # Not every build of torch has torch.distributed.
 
-# Calls of models before the first optimizer step at which a search for optimizers is worth its time.
+# Calls of models, since an optimizer was created, at which a search for optimizers is worth its time.
 _MOST_SEARCHES = 10
 
 
@@ -88,7 +88,7 @@ class Session:
         self._guard = guard
         self.watch: Watch | None = None
         guard.report = self._report
-        self._searches = 0
+        self._searches_left = _MOST_SEARCHES
         self._called: list[nn.Module] = []
         self._followed: WeakSet[nn.Module] = WeakSet()
         self._followed_kinds: set[type[nn.Module]] = set()
@@ -183,6 +183,7 @@ class Session:
 
     def optimizer_created(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer was created: when training has begun, it is for another model or another phase."""
+        self._searches_left = _MOST_SEARCHES
         if self._observation is not None:
             self._guard.run(self._optimizer_created, self._observation, optimizer)
 
@@ -259,11 +260,10 @@ class Session:
             if not (model.training and torch.is_grad_enabled()):
                 self._loaders.feeding.has_evaluated = True
                 return
-            if self._searches == _MOST_SEARCHES:
+            # A transform of the dataset computes no gradients.
+            if not self._searches_left or not any(one.requires_grad for one in model.parameters()):
                 return
-            if not any(weight.requires_grad for weight in model.parameters()):
-                return  # Such as a transform of the dataset.
-            self._searches += 1
+            self._searches_left -= 1
             optimizers = live_optimizers()
             if not owns(model, owned_parameters(optimizers)):
                 self._add_called(model)

@@ -146,3 +146,14 @@ def test_the_first_step_of_a_further_model_has_its_samples_without_a_loader_too(
     assert len(searches) <= 3
     assert [row.samples for row in log.steps] == [8] * 60
     assert all(row.forward_ns for row in log.steps)
+
+
+def test_calls_before_an_optimizer_is_created_do_not_hide_the_first_forward_pass(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+
+    def script() -> None:
+        for _ in range(20):  # As of the layers of a model that computes its stride in its constructor.
+            model(torch.ones(8, 4))
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), 2)
+
+    assert all(step.forward_ns for step in steps_of(tmp_path, script).steps)
