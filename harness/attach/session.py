@@ -240,12 +240,9 @@ class Session:
         if ending.error is None:
             self._end_well(watch, ending)
         stack, self._stack, failure = self._stack, ExitStack(), ending.error
-        with suppress(*(() if failure is None else (type(failure),))):
-            stack.__exit__(
-                None if failure is None else type(failure),
-                failure,
-                None if failure is None else failure.__traceback__,
-            )
+        kind, trace = (None, None) if failure is None else (type(failure), failure.__traceback__)
+        with suppress(*(() if kind is None else (kind,))):
+            stack.__exit__(kind, failure, trace)
 
     def _end_well(self, watch: Watch, ending: Ending) -> None:
         if self._observation is None:
@@ -299,6 +296,9 @@ class Session:
         # Models are searched for at the next batch or call: there may be an optimizer for each parameter.
         if observation.training.add_optimizer(optimizer):
             observation.discover()
+            is_first = observation.manual is not None and observation.step == 1
+            if is_first and owns(observation.training.model, owned_parameters([optimizer])):
+                observation.manual = None  # The gradients so far were for no update, as those of a reference.
 
     def _begin_within_step(
         self, optimizers: list[torch.optim.Optimizer], models: Sequence[nn.Module] = ()

@@ -192,3 +192,33 @@ def test_the_first_step_has_as_many_samples_as_the_others(
 ) -> None:
     log = steps_of(tmp_path, lambda: loop(_Script()))
     assert [row.samples for row in log.steps] == [samples] * _STEPS
+
+
+def test_gradients_before_an_optimizer_is_created_make_no_step_of_their_own(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+
+    def train() -> None:  # As llm.c, which writes down the gradients of a batch first.
+        model(torch.ones(_BATCH, 4)).square().mean().backward()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(_STEPS):
+            optimizer.zero_grad()
+            model(torch.ones(_BATCH, 4)).square().mean().backward()
+            optimizer.step()
+
+    assert [step.samples for step in steps_of(tmp_path, train).steps] == [2 * _BATCH] + [_BATCH] * (
+        _STEPS - 1
+    )
+
+
+def test_an_optimizer_of_another_model_does_not_end_the_steps_of_one_without(tmp_path: Path) -> None:
+    model, other = nn.Linear(4, 2), nn.Linear(4, 2)
+
+    def train() -> None:
+        model(torch.ones(_BATCH, 4)).square().mean().backward()
+        optimizer = torch.optim.SGD(other.parameters(), lr=0.01)
+        for _ in range(_STEPS):
+            model.zero_grad()
+            model(torch.ones(_BATCH, 4)).square().mean().backward()
+        optimizer.zero_grad()
+
+    assert len(steps_of(tmp_path, train).steps) == 1 + _STEPS
