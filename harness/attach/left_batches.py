@@ -48,7 +48,7 @@ class LeftBatches:
     Attributes:
         unused: the batches since the last call of a model that is trained, or backward pass, without those
             of other loaders that were evaluated.
-        taken: those before that call, if it is the newest one of a model.
+        taken: those before that call, up to the backward pass.
         reopened: those before, of a loader that was opened again since then.
         inspected: samples of the first batches of passes, which are left if the next pass is read on.
         has_evaluated_others: whether batches of other loaders than those of the training were evaluated.
@@ -120,13 +120,15 @@ class LeftBatches:
 
     def leave_out(self) -> None:
         """Nothing since the step began, or since what it was trained on, counts any more, unless batches of
-        the training are trained on after that."""
-        unused, self.unused = self.unused, []
+        the training are trained on after that: also those before a call of a model, which the gradients may
+        still be of."""
+        for batch in self.taken:
+            batch.is_evaluated = True
+        unused, self.taken, self.unused = self.taken + self.unused, [], []
         for batch in unused:
             if (batches := batch.batches()) is not None and self._feeds(batches):
                 batch.is_counted, self._has_left_out = False, True
                 self.unused.append(batch)
-        self.taken.clear()
         self.reopened.clear()
         self.inspected, self._next_reader, self.has_evaluated_others = 0, _nothing, False
 
@@ -139,7 +141,7 @@ class LeftBatches:
 
     def clear(self) -> None:
         """Forget all batches."""
-        self.unused.clear()
+        self.unused, self.taken = [], []
         self.leave_out()
         self._has_left_out = False
 

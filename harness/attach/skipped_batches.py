@@ -1,6 +1,6 @@
 """The batches that a script skips before it calls its model, as with `if len(inputs) < 2: continue`."""
 
-from harness.attach.left_batches import LeftBatches
+from harness.attach.left_batches import LeftBatches, UnusedBatch
 from harness.attach.numbering import FIRST_STEPS
 
 
@@ -19,15 +19,18 @@ class SkippedBatches:
         self._samples: list[int] = []
         # Since the first step: calls after several batches, calls after any, and the steps that those are in.
         self._several_calls = self._calls = self._steps = 0
+        # The batches before the newest call that was after any.
+        self._taken: list[UnusedBatch] = []
 
     def model_called(self, samples: int | None, *, repeats_input: bool) -> None:
         """The first model of the step is called with so many samples. `repeats_input` is whether they are
         those of the call before."""
-        taken, self._left.taken = self._left.taken, []
-        if not taken:
+        taken, before = self._left.taken, self._taken
+        if not taken or taken is before:
             if self._samples and not repeats_input:
                 self._samples.pop()
             return
+        self._taken = taken
         self._calls += 1
         if len(taken) == 1:
             return

@@ -60,13 +60,13 @@ class StepTracker:
         timer: StepTimer,
         *,
         copies: bool,
-        left_out: Callable[[int], object] | None = None,
+        left_out: Callable[[int], object] = lambda _evaluation_ns: None,
         feeds: Callable[[LoaderPass], bool | None] = lambda _batches: None,
     ) -> None:
         """`copies` is whether batches are copied to a device between loader and forward pass; `left_out` is
         called, with `evaluation_ns`, where an evaluation has ended before anything was trained in the
         step; `feeds` returns whether a pass feeds the training; None: that is not known yet."""
-        self._left_out = left_out or _ignore
+        self._left_out = left_out
         self._timer = timer
         self.clock_ns = timer.clock_ns
         self._after_batch = _COPY if copies else _OTHER
@@ -207,6 +207,7 @@ class StepTracker:
             left = self.left
             if (left.unused or left.reopened or left.inspected) and (samples := left.take()):
                 self._add_samples(samples)
+            left.taken = []
             self.has_evaluated = self._is_evaluating = False
             if self._step_calls > self._most_calls:
                 self._most_calls = self._step_calls
@@ -292,7 +293,8 @@ class StepTracker:
         self.is_updating = self.repeats_batch = self._has_gradients = False
         self.samples = self._trained = None
         left = self.left
-        if left.unused or left.taken or left.reopened or left.inspected or left.has_evaluated_others:
+        left.taken = []
+        if left.unused or left.reopened or left.inspected or left.has_evaluated_others:
             left.clear()
         self.evaluation_ns = 0
         wait_end_ns = started_ns + wait_ns
@@ -394,7 +396,3 @@ class StepTracker:
             self._spent_ns[self._phase] += now_ns - self.last_ns
             self.last_ns = now_ns
         self._phase = phase
-
-
-def _ignore(_evaluation_ns: int) -> None:
-    """Nobody is interested."""
