@@ -30,6 +30,7 @@ class Feeding:
         is_settled: whether the loaders that feed the training are known.
         has_evaluated: whether a model was called, since the last backward pass, without being trained.
         is_dry: whether a pass over a loader of the training is over, and no batch was delivered since.
+        loads_ahead: whether the script loads batches before the step that uses them.
     """
 
     def __init__(self, fed: Callable[[LoaderPass, bool], None]) -> None:
@@ -40,7 +41,7 @@ class Feeding:
         self.recent: list[LoaderPass] = []
         self.newest: Callable[[], LoaderPass | None] = _nothing
         self.is_settled = self.has_evaluated = self.is_dry = False
-        self._has_begun = self._loads_ahead = self._has_left = False
+        self._has_begun = self.loads_ahead = self._has_left = False
         self._delivered_by: Callable[[], DataLoader[Any] | None] = _nothing
         self._ended_steps = 0  # Those that were not plain.
         # The loader of the pass that fed the newest step, and how many of them had ended as that was opened.
@@ -107,7 +108,7 @@ class Feeding:
 
     def load_ahead(self) -> None:
         """Count no samples of later passes: the script loads batches before the step that uses them."""
-        self._loads_ahead = True
+        self.loads_ahead = True
 
     def opened(self, loader: DataLoader[Any], batches: LoaderPass) -> None:
         """Take notice of a new pass over a loader."""
@@ -115,7 +116,7 @@ class Feeding:
         if len(self.training) > 1 and self._newest_of() is loader and is_grad_enabled():
             self._leave_earlier(loader)
         is_in_training = loader in self.training or newest is None or newest.is_over
-        batches.is_ahead = self._loads_ahead and is_in_training and batches.samples_ahead is None
+        batches.is_ahead = self.loads_ahead and is_in_training and batches.samples_ahead is None
         batches.opened_after = self._ended_steps
         # Before the training, a batch of another loader is no part of it.
         self.recent = [one for one in self.recent if self._has_begun and one.loader is not loader]

@@ -96,7 +96,7 @@ class StepSizes:
         return is_part, None
 
     def _skip_batch(self, step: int) -> int | None:
-        if self.inputs is None:
+        if self.inputs is None or self._feeding.loads_ahead:
             return None
         earlier = self._several_steps - (self._several_step == step)
         if self._several_step != step:

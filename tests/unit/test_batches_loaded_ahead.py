@@ -49,6 +49,26 @@ def test_batches_that_are_loaded_ahead_are_of_the_step_that_uses_them(
     assert samples[known:] == expected[known:]
 
 
+def test_a_batch_that_is_loaded_between_a_call_and_its_backward_pass_skips_none(tmp_path: Path) -> None:
+    data: Any = torch.ones(20, 2)
+    loader: DataLoader[Any] = DataLoader(data, batch_size=4)
+
+    def script() -> None:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        for _ in range(3):
+            batches = iter(loader)
+            batch = next(batches)
+            while batch is not None:
+                loss = model(batch).mean()
+                batch = next(batches, None)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    assert [row.samples for row in steps_of(tmp_path, script).steps] == [4] * 15
+
+
 def test_the_end_of_a_pass_is_noticed_in_a_step_that_might_have_been_a_plain_one(tmp_path: Path) -> None:
     """As with Accelerate: four micro-batches, and an update at the end of each epoch."""
     data: Any = torch.ones(40, 2)
