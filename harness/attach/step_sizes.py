@@ -27,9 +27,9 @@ class StepSizes:
 
     A batch that the script skips before it calls the model is left out (`SkippedBatches`).
 
-    Where the model is called with the batches of several loaders together, and then with more samples than
-    the only loader that still delivers one, the inputs count: `itertools.cycle` repeats the batches of a
-    loader that is over.
+    Where the model is called with the batches of several loaders, together or one after the other, and then
+    with more samples than the only loader that still delivers one, the inputs count: `itertools.cycle`
+    repeats the batches of a loader that is over.
 
     A model that is trained in evaluation mode counts where no other one is called in the step. So does one
     that is called with gradients within the backward pass alone, as by an adjoint of an ODE.
@@ -43,8 +43,8 @@ class StepSizes:
         newest: samples of the newest batch that a loader returned in the step; None: unknown.
         has_new_batch: whether a loader has returned one since the last backward pass.
         has_slices: whether the first model was called with consecutive rows of one tensor in a step so far.
-        joins_batches: whether it was called with the batches of several loaders together in the newest step
-            that had some, or with more samples than were loaded in each step since.
+        joins_batches: whether it was called with the batches of several loaders in the newest step that had
+            some, and with more samples than were loaded in each step since.
     """
 
     def __init__(self, feeding: Feeding, left: LeftBatches) -> None:
@@ -68,6 +68,9 @@ class StepSizes:
         self._several_step = self._several_steps = 0
         # Whether a call of the model has had as many samples as the newest batch of its step, or that before.
         self._has_agreed = self.has_slices = self.joins_batches = False
+        # The samples of all calls of the first model in the step, and whether those of the last call before
+        # each backward pass were fewer than the batches that were joined.
+        self._all_called, self._joins_calls = 0, False
         self._rows: Rows | None = None
         # The first tensor of the newest inputs (None: there is none), whether that is unknown, whether it is
         # that of the call before, and whether those of the last two calls that were compared are the same.
@@ -121,6 +124,8 @@ class StepSizes:
         self._input = None if tensor is None else ref(tensor)
         if self.inputs is None:
             self._is_same_batch = self._is_same_input
+        if not self._is_same_input:
+            self._all_called += sizes[0] or 0
         self._skipped.model_called(sizes[0], repeats_input=self._is_same_input)
         if before is not None and rows is not None and rows.follow(self._rows) and rows.size == sizes[0]:
             sizes, self.has_slices = _sum(before, sizes), True
@@ -179,7 +184,9 @@ class StepSizes:
         if called is None and tokens is None:
             called, tokens = self._evaluated
         self.evaluated_inputs, self._evaluated = None, (None, None)
-        prefers_inputs |= self._prefers_inputs or self._repeats_batch(loaded, called)
+        prefers_inputs |= self._prefers_inputs
+        if (joined := self._joined_samples(loaded, called)) is not None:
+            called, prefers_inputs = joined, True
         samples = (called or loaded if prefers_inputs else loaded or called) or 0
         if any(self.early):
             early, loaded = self.early, loaded or 0
@@ -194,15 +201,20 @@ class StepSizes:
         self._is_input_unknown = self._is_same_input = self._is_same_batch = False
         return samples, tokens
 
-    def _repeats_batch(self, loaded: int | None, called: int | None) -> bool:
-        """Return whether the model was called with `called` samples because the script repeats the batch of a
-        loader that is over, along with the `loaded` ones of another."""
+    def _joined_samples(self, loaded: int | None, called: int | None) -> int | None:
+        """Return the samples that the model was called with if the script repeats the batch of a loader that
+        is over, along with the `loaded` ones of another; else None. `called` are those of the last call
+        before each backward pass."""
+        all_called, self._all_called = self._all_called, 0
         if len(self._feeding.recent) > 1:
-            self.joins_batches = called is not None and called == loaded
-            return False
-        if self.joins_batches:
-            self.joins_batches = called is not None and called > (loaded or 0)
-        return self.joins_batches
+            self.joins_batches = loaded is not None and loaded in (called, all_called)
+            self._joins_calls = loaded != called
+            return None
+        if not self.joins_batches:
+            return None
+        joined = all_called if self._joins_calls else called or 0
+        self.joins_batches = joined > (loaded or 0)
+        return joined if self.joins_batches else None
 
 
 def _sum(

@@ -44,8 +44,12 @@ def with_guesses(model: nn.Module, few: Tensor, many: Tensor) -> Tensor:
     return torch.as_tensor(model(torch.cat([few, many])).sum() - guesses.sum())
 
 
-@pytest.mark.parametrize("loss_of", [together, with_guesses])
-def test_repeated_batches_count_where_the_model_is_called_with_all_together(
+def one_after_the_other(model: nn.Module, few: Tensor, many: Tensor) -> Tensor:
+    return torch.as_tensor(model(few).sum() + model(many).sum())
+
+
+@pytest.mark.parametrize("loss_of", [together, with_guesses, one_after_the_other])
+def test_repeated_batches_count_where_the_model_is_called_with_all(
     tmp_path: Path, loss_of: Callable[[nn.Module, Tensor, Tensor], Tensor]
 ) -> None:
     # The second labeled batch has 2 samples, and the last one of the others 4.
