@@ -68,6 +68,7 @@ def ending_of(
         code = int(error.code or 0) if isinstance(error.code, int | None) else error.code
         if code != 0 and not is_stopped:
             exit_error = ScriptExitError(f"The script exited with {code!r}.")
+            exit_error.__cause__ = error  # It may be the end of a handler of an error of memory.
             return Ending(exit_error.with_traceback(error.__traceback__), RunState.FAILED, str(exit_error))
         error = None
     if isinstance(error, KeyboardInterrupt):

@@ -2,14 +2,17 @@
 
 import contextlib
 import io
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
+from harness.attach.ending import ending_of
 from harness.watch.oom.errors import is_out_of_memory
 from harness.watch.oom.raised import RaisedError
+from stepscope.process import ExitCalls
 
 
 class CrowdedBuffer(io.BytesIO):
@@ -104,3 +107,61 @@ def test_the_calls_are_those_of_the_memory_error(act: Callable[[], None]) -> Non
     assert functions[-1] == "error_of"
     assert "__exit__" not in functions
     assert raised.text == "Unable to allocate 2.00 GiB for an array"
+
+
+def exit_with(code: object) -> None:
+    try:
+        run_out()
+    except MemoryError:
+        sys.exit(code)  # type: ignore[arg-type]  # anything can be a code
+
+
+def leave_interpreter() -> None:
+    try:
+        run_out()
+    except MemoryError:
+        exit(1)  # as scripts do
+
+
+def exit_within_a_call() -> None:
+    try:
+        run_out()
+    except MemoryError:
+        exit_with_arguments()
+
+
+def exit_with_arguments() -> None:
+    sys.exit("wrong arguments")
+
+
+def exit_of(act: Callable[[], None]) -> SystemExit:
+    with pytest.raises(SystemExit) as caught:
+        act()
+    return caught.value
+
+
+@pytest.fixture(params=[False, True])
+def _exits(request: pytest.FixtureRequest) -> Iterator[None]:
+    """`sys.exit` as it is, and as it is where a script imports stepscope."""
+    exits = ExitCalls()
+    if request.param:
+        exits.follow()
+    yield
+    exits.leave()
+
+
+@pytest.mark.usefixtures("_exits")
+@pytest.mark.parametrize("act", [lambda: exit_with(1), lambda: exit_with("no memory"), leave_interpreter])
+def test_a_run_ends_by_the_memory_error_of_a_handler_that_exits(act: Callable[[], None]) -> None:
+    ending = ending_of(exit_of(act), 3)
+    assert ending.error is not None
+    assert is_out_of_memory(ending.error)
+
+
+@pytest.mark.usefixtures("_exits")
+@pytest.mark.parametrize("act", [lambda: exit_with(0), exit_within_a_call])
+def test_an_exit_without_an_error_or_for_another_reason_is_no_memory_error(act: Callable[[], None]) -> None:
+    error = exit_of(act)
+    ending = ending_of(error, 3)
+    assert not is_out_of_memory(error)
+    assert ending.error is None or not is_out_of_memory(ending.error)

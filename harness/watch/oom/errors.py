@@ -87,6 +87,8 @@ _AMBIGUOUS = re.compile(
 _NO_MEMORY_OF_SYSTEM = f"[Errno {errno.ENOMEM}]"
 
 _RAISE = opmap["RAISE_VARARGS"]
+# The modules of `exit`, and of what stands in for `sys.exit`.
+_EXIT_MODULES = ("_sitebuiltins", "stepscope.process")
 
 # cudaErrorMemoryAllocation, as `torch.AcceleratorError.error_code` (torch 2.8 and newer).
 _OUT_OF_MEMORY_CODE = 2
@@ -105,19 +107,24 @@ def with_causes(error: BaseException) -> Iterator[BaseException]:
 
 def _replaced_by(error: BaseException) -> BaseException | None:
     """Return the error that was on its way through a `finally` or `with` where `error` was raised, as by an
-    archive that cannot be completed, or that of a handler that raised `error` itself. What an `except` calls
-    is no consequence: it may be the next attempt, which has failed for another reason."""
+    archive that cannot be completed, or that of a handler that raised `error` itself, or exited with a code
+    other than 0. What else an `except` calls is no consequence: it may be the next attempt, which has failed
+    for another reason."""
     context, place = error.__context__, error.__traceback__
     if context is None or error.__suppress_context__:
         return None
+    if (is_exit := isinstance(error, SystemExit)) and not error.code:
+        return None
     frames = {frame for frame, _ in traceback.walk_tb(context.__traceback__)}
     while place is not None:
-        code, position = place.tb_frame.f_code, place.tb_lasti
-        if place.tb_frame in frames and (
-            passes_on(code, position) or (place.tb_next is None and code.co_code[position] == _RAISE)
-        ):
+        code, position, callee = place.tb_frame.f_code, place.tb_lasti, place.tb_next
+        if is_exit:
+            is_own = callee is None or callee.tb_frame.f_globals.get("__name__") in _EXIT_MODULES
+        else:
+            is_own = callee is None and code.co_code[position] == _RAISE
+        if place.tb_frame in frames and (is_own or passes_on(code, position)):
             return context
-        place = place.tb_next
+        place = callee
     return None
 
 
