@@ -162,7 +162,10 @@ class Feeding:
         """Leave out of `step` what came before the first batch of `source`, if it feeds the training and
         the step before had none: calls of a model without a backward pass (`is_called`), or else batches of
         another loader. Return whether it was left out. Not batches of passes that go on from before the step:
-        such an auxiliary loader is read every few steps."""
+        such an auxiliary loader is read every few steps. Before any loader has fed the training, all batches
+        of passes that are over are left out."""
+        if step <= FIRST_STEPS and not is_called:
+            return step == 1 and source is not None and not (self.recent or self.has_fed)
         fed, loader = self.training, source.loader if isinstance(source, LoaderPass) else source
         if not is_called and self.recent and all(one.opened_after < self._ended_steps for one in self.recent):
             return False

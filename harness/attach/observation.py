@@ -15,7 +15,7 @@ from harness.attach.ending import ScriptStopped, caught_stop
 from harness.attach.evaluations import Evaluations
 from harness.attach.manual import ManualUpdates
 from harness.attach.missed_models import MissedModels
-from harness.attach.numbering import FIRST_STEPS, StepUnderWay
+from harness.attach.numbering import StepUnderWay
 from harness.attach.passes import LoaderPass
 from harness.attach.recording import ScriptRecords
 from harness.attach.step_sizes import ONE_SAMPLE, StepSizes
@@ -106,7 +106,7 @@ class Observation:
             self.tracker.leave_out_search(self._find_models)
         is_called = self.sizes.inputs is not None and not self._has_loss
         is_trained = self.under_way.has_trained and self.sizes.leader is not None
-        is_unused = self.tracker.has_batch and not is_trained and self.step > FIRST_STEPS
+        is_unused = self.tracker.has_batch and not is_trained
         if (is_called or is_unused) and self.feeding.leave_out_prior(source, self.step, is_called=is_called):
             self._mark_evaluation()
             if is_unused:  # Gradients of an attack on the model, in evaluation mode, are of no step.

@@ -171,6 +171,7 @@ class StepSizes:
     def forget_evaluated(self) -> None:
         """Count no inputs of models in evaluation mode, with whatever gradients, in the step so far."""
         self.evaluated_inputs, self._evaluated, self._is_late = None, (None, None), False
+        self.early = ()
 
     def take(self, loaded: int | None, step: int, *, prefers_inputs: bool) -> tuple[int, int | None]:
         """Return the samples and the tokens of `step`, which ends, and in which batches of `loaded` samples

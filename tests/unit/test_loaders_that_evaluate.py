@@ -139,34 +139,44 @@ def test_batches_that_a_method_evaluates_between_those_of_the_training_are_of_no
     assert log.unexplained_gaps_ns() == {}
 
 
+@pytest.mark.parametrize("is_first", [False, True])
 def test_an_attack_on_the_model_in_evaluation_mode_is_of_no_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_first: bool
 ) -> None:
     monkeypatch.setattr(evaluations, "EVENT_NS", 0)
     loop = Loop()
     loader, held_out = (DataLoader(loop.data, batch_size=size) for size in (BATCH, _EVALUATED))
     losses: list[float] = []
+
+    def train() -> None:
+        loop.model.train()
+        for (inputs,) in loader:
+            loop.optimizer.zero_grad()
+            loss = loop.model(inputs).square().mean()
+            loss.backward()
+            loop.optimizer.step()
+            losses.append(loss.item())
+
+    def attack() -> None:
+        loop.model.eval()
+        for (inputs,) in held_out:
+            attacked = inputs.requires_grad_()
+            loop.model(attacked).square().sum().backward()
+            assert attacked.grad is not None
+            loop.model(inputs + attacked.grad.sign())
+
     with attached(tmp_path) as (session, folder, guard):
+        if is_first:
+            attack()
         for _ in range(3):
-            loop.model.train()
-            for (inputs,) in loader:
-                loop.optimizer.zero_grad()
-                loss = loop.model(inputs).square().mean()
-                loss.backward()
-                loop.optimizer.step()
-                losses.append(loss.item())
-            loop.model.eval()
-            for (inputs,) in held_out:
-                attacked = inputs.requires_grad_()
-                loop.model(attacked).square().sum().backward()
-                assert attacked.grad is not None
-                loop.model(inputs + attacked.grad.sign())
+            train()
+            attack()
         session.end(None)
         assert guard.message is None
     log = recorded(folder)
     assert [row.samples for row in log.steps] == ([BATCH] * (STEPS - 1) + [SAMPLES % BATCH]) * 3
     assert [row.loss for row in log.steps] == pytest.approx(losses)
-    assert list(log.evaluations_ns) == [STEPS * epoch + 1 for epoch in range(1, 4)]
+    assert list(log.evaluations_ns) == [1] * is_first + [STEPS * epoch + 1 for epoch in range(1, 4)]
     assert log.unexplained_gaps_ns() == {}
 
 
