@@ -11,6 +11,7 @@ MARKED = frozenset(
         EventKind.EMPTY_CACHE,
         EventKind.OOM,
         EventKind.OOM_RECOVERED,
+        EventKind.ERROR,
         EventKind.LEAK,
         EventKind.LEAK_CLEARED,
         EventKind.SNAPSHOT,

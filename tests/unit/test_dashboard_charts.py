@@ -60,7 +60,7 @@ def a_live(steps: BucketTable, **more: Any) -> live.Live:
 
 
 def an_event(step: int, kind: EventKind, label: str) -> EventRow:
-    severity = Severity.ERROR if kind is EventKind.OOM else Severity.INFO
+    severity = Severity.ERROR if kind in (EventKind.OOM, EventKind.ERROR) else Severity.INFO
     return EventRow(0, step, kind, severity, label, f"{label}.", "{}", None)
 
 
@@ -189,13 +189,15 @@ def test_events_are_lines_and_markers_and_states_are_not() -> None:
         an_event(10, EventKind.SETTING, "batch 48"),
         an_event(20, EventKind.STATE, "running"),
         an_event(30, EventKind.OOM, "out of memory"),
+        an_event(31, EventKind.ERROR, "failed"),
     ]
     figure = live.figure(a_live(a_frame(), events=events))
     assert [(marker["label"], marker["tone"]) for marker in figure["markers"]] == [
         ("batch 48", "plain"),
         ("out of memory", "bad"),
+        ("failed", "bad"),
     ]
-    assert len(figure["layout"]["shapes"]) == 2
+    assert len(figure["layout"]["shapes"]) == 3
 
 
 def test_an_event_after_the_last_step_is_within_the_drawn_extent() -> None:
