@@ -186,7 +186,7 @@ class StepSizes:
             called, tokens = self._evaluated
         self.evaluated_inputs, self._evaluated = None, (None, None)
         prefers_inputs |= self._prefers_inputs
-        if (joined := self._joined_samples(loaded, called)) is not None:
+        if (joined := self._joined_samples((loaded or 0) + sum(self.early), called)) is not None:
             called, prefers_inputs = joined, True
         samples = (called or loaded if prefers_inputs else loaded or called) or 0
         if any(self.early):
@@ -202,19 +202,16 @@ class StepSizes:
         self._is_input_unknown = self._is_same_input = self._is_same_batch = False
         return samples, tokens
 
-    def _joined_samples(self, loaded: int | None, called: int | None) -> int | None:
+    def _joined_samples(self, loaded: int, called: int | None) -> int | None:
         """Return the samples that the model was called with if the script repeats the batch of a loader that
         is over, along with the `loaded` ones of another; else None. `called` are those of the last call
         before each backward pass."""
         all_called, self._all_called = self._all_called, 0
-        if len(self._feeding.recent) > 1:
-            self.joins_batches = loaded is not None and loaded in (called, all_called)
-            self._joins_calls = loaded != called
+        if len(self._feeding.recent) > 1 and loaded in (called, all_called):
+            self.joins_batches, self._joins_calls = True, loaded != called
             return None
-        if not self.joins_batches:
-            return None
-        joined = all_called if self._joins_calls else called or 0
-        self.joins_batches = joined > (loaded or 0)
+        joined = (all_called if self._joins_calls else called) or 0
+        self.joins_batches = self.joins_batches and joined > loaded
         return joined if self.joins_batches else None
 
 

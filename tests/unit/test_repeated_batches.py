@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.attach_factories import attached, recorded
+from tests.attach_factories import attached, recorded, steps_of
 
 _LABELED, _OTHERS, _EPOCHS = 2, 6, 2
 
@@ -54,6 +54,25 @@ def test_repeated_batches_count_where_the_model_is_called_with_all(
 ) -> None:
     # The second labeled batch has 2 samples, and the last one of the others 4.
     assert samples_of_steps(tmp_path, loss_of) == [8, 7, 8, 7, 8, 6] * _EPOCHS
+
+
+def test_they_count_in_a_step_that_goes_on_into_the_next_epoch(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    labeled, others = loader_of(_LABELED, 3), DataLoader(TensorDataset(torch.randn(25, 4)), 5)
+
+    def train() -> None:
+        number = 0
+        for _ in range(2):
+            for (few,), (many,) in zip(cycle(labeled), others, strict=False):
+                together(model, few, many).backward()
+                number += 1
+                if number % 2 == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+    # The labeled batches have 3, 2, 3, 2, and 3 samples in each epoch.
+    assert [row.samples for row in steps_of(tmp_path, train).steps] == [15, 15, 16, 15, 15]
 
 
 def test_batches_of_a_single_loader_count_whatever_the_script_adds_to_them(tmp_path: Path) -> None:
