@@ -81,8 +81,9 @@ class StepSizes:
         self._skipped = SkippedBatches(left)
 
     def begin_after(self, early: Sequence[int]) -> None:
-        """Begin within the first step, for which batches of `early` samples were loaded, the newest first."""
-        self.early, self.has_new_batch = early, bool(early)
+        """Begin within the first step, for which batches of `early` samples were loaded, the newest first.
+        Without any, the batch may be one that a teacher was called with, and is known by the inputs alone."""
+        self.early, self.has_new_batch, self._prefers_inputs = early, bool(early), not early
 
     def fit(self, inputs: tuple[Any, ...]) -> bool:
         """Return whether a model's `inputs` have as many samples as the newest batch of the step."""
@@ -171,7 +172,7 @@ class StepSizes:
     def forget_evaluated(self) -> None:
         """Count no inputs of models in evaluation mode, with whatever gradients, in the step so far."""
         self.evaluated_inputs, self._evaluated, self._is_late = None, (None, None), False
-        self.early = ()
+        self.early, self._prefers_inputs = (), False
 
     def take(self, loaded: int | None, step: int, *, prefers_inputs: bool) -> tuple[int, int | None]:
         """Return the samples and the tokens of `step`, which ends, and in which batches of `loaded` samples

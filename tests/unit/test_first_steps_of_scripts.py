@@ -45,6 +45,16 @@ def _accumulate(script: _Script) -> None:
             script.update()
 
 
+def _accumulate_with_a_teacher(script: _Script) -> None:
+    teacher = nn.Linear(4, 2).eval()
+    for number, (inputs,) in enumerate(script.loader(3 * _STEPS), start=1):
+        with torch.no_grad():
+            targets = teacher(inputs)
+        (script.model(inputs) - targets).square().mean().backward()
+        if number % 3 == 0:
+            script.update()
+
+
 def _load_the_batches_of_a_step_at_once(script: _Script) -> None:
     """As `Trainer.get_batch_samples` of Hugging Face's transformers."""
     batches = iter(script.loader(3 * _STEPS))
@@ -171,6 +181,7 @@ def _load_the_next_batch_after_the_model_was_called(script: _Script) -> None:
     ("loop", "samples"),
     [
         (_accumulate, 3 * _BATCH),
+        (_accumulate_with_a_teacher, 3 * _BATCH),
         (partial(_compute_the_last_batch_in_a_closure, calls=1), 3 * _BATCH),
         (partial(_compute_the_last_batch_in_a_closure, calls=4), 3 * _BATCH),
         (_load_the_batches_of_a_step_at_once, 3 * _BATCH),
