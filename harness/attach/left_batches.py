@@ -39,11 +39,11 @@ class UnusedBatch:
 class LeftBatches:
     """The unused batches of the step under way, and those of them that the script has left.
 
-    A batch is left once its loader was opened again, before the end of its pass, and its iterator is gone: as
-    long as that exists, as where two loops over a loader are nested, the script may still use it. The first
-    batch of a pass is left only if the script still has the iterator of the next one: as where an epoch
-    begins with `next(iter(loader))` for the shapes, and then loops over the loader. Otherwise it may be one
-    of several that a step takes by `next(iter(loader))`.
+    A batch is left once its loader, or another one in its place, was opened before the end of its pass, and
+    its iterator is gone: as long as that exists, as where two loops over a loader are nested, the script may
+    still use it. The first batch of a pass is left only if the script still has the iterator of the next one:
+    as where an epoch begins with `next(iter(loader))` for the shapes, and then loops over the loader.
+    Otherwise it may be one of several that a step takes by `next(iter(loader))`.
 
     Attributes:
         unused: the batches since the last call of a model that is trained, or backward pass, without those
@@ -68,9 +68,9 @@ class LeftBatches:
         """A loader is opened: the script may have left its passes before, unless it has seen their end."""
         unused, self.unused = self.unused, []
         for batch in unused:
-            batches = batch.batches()
-            is_left = batches is not None and batches.loader is loader and not batches.is_over
-            is_left = is_left and not batch.is_evaluated
+            batches, is_left = batch.batches(), False
+            if batches is not None and not (batches.is_over or batch.is_evaluated):
+                is_left = batches.loader is loader or (batch.has_fed and batches.reader() is None)
             (self.reopened if is_left else self.unused).append(batch)
 
     def leave_evaluated(self, newest: LoaderPass) -> None:
@@ -84,7 +84,7 @@ class LeftBatches:
 
     def samples_left(self, newest: LoaderPass | None) -> int:
         """Return the samples of the batches that were left before one of `newest` arrived."""
-        gone = [batch for batch in self.reopened if batch.batches() is None and batch.is_counted]
+        gone = [batch for batch in self.reopened if batch.is_counted and not batch.may_be_used]
         self.inspected += sum(batch.samples for batch in gone if not batch.has_fed)
         self._next_reader = _nothing if newest is None else newest.reader
         self.unused.clear()

@@ -73,6 +73,14 @@ def with_a_kept_iterator(loop: Loop) -> None:
         loop.step(inputs)
 
 
+def of_a_new_loader(loop: Loop) -> None:
+    """Each epoch makes a loader of its own."""
+    for number, (inputs,) in enumerate(a_loader()):
+        if number == _STEPS:
+            break
+        loop.step(inputs)
+
+
 def after_a_first_batch(loop: Loop) -> None:
     """The first batch is loaded twice: before the loop, the script only reads its size."""
     assert len(next(iter(loop.loader))[0]) == _BATCH
@@ -104,6 +112,7 @@ def epochs_of(home: Path, epoch: Callable[[Loop], None], loop: Loop | None = Non
         before_an_evaluation,
         beside_a_range,
         with_a_kept_iterator,
+        of_a_new_loader,
         after_a_first_batch,
         after_two_first_batches,
     ],
