@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import FrameType, TracebackType
@@ -72,7 +73,7 @@ class ProcessEnd:
             call = None
         if error is not None and error is not (self._earlier_error if call is None else call.earlier_error):
             return error
-        return UnknownExit() if call is None else SystemExit(call.status)
+        return UnknownExit() if call is None else call.error
 
 
 class ExitCall(NamedTuple):
@@ -82,6 +83,16 @@ class ExitCall(NamedTuple):
     earlier_error: BaseException | None
     # In the main module, which was executing it.
     instruction: int | None
+    # Of the `except` that made the call.
+    handled: BaseException | None
+
+    @property
+    def error(self) -> SystemExit:
+        """The error that the call raised, with that of its handler as the cause of a failure."""
+        error = SystemExit(self.status)
+        if self.status:
+            error.__cause__ = self.handled
+        return error
 
     def has_ended(self, main: FrameType) -> bool:
         """Return whether the main module has ended by this call: unlike one that was caught before, it has
@@ -116,7 +127,8 @@ class ExitCalls:
         def record(status: object = None, /) -> NoReturn:
             if threading.current_thread() is threading.main_thread():
                 main = _main_frame()
-                self.call = ExitCall(status, _last_error(), None if main is None else main.f_lasti)
+                instruction = None if main is None else main.f_lasti
+                self.call = ExitCall(status, _last_error(), instruction, _handled_by(sys._getframe(1)))
             leave(status)
 
         return record
@@ -166,6 +178,13 @@ def _has_returned(frame: FrameType) -> bool:
 def _name_of_last(frame: FrameType) -> str:
     """Return the name of the last instruction that a frame has executed."""
     return dis.opname[frame.f_code.co_code[frame.f_lasti]]
+
+
+def _handled_by(frame: FrameType) -> BaseException | None:
+    """Return the error that `frame` itself handles; None: there is none, or a caller of it does."""
+    error = sys.exception()
+    frames = traceback.walk_tb(None if error is None else error.__traceback__)
+    return error if any(one is frame for one, _ in frames) else None
 
 
 def _last_error() -> BaseException | None:

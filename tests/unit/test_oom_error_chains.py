@@ -165,3 +165,19 @@ def test_an_exit_without_an_error_or_for_another_reason_is_no_memory_error(act: 
     ending = ending_of(error, 3)
     assert not is_out_of_memory(error)
     assert ending.error is None or not is_out_of_memory(ending.error)
+
+
+@pytest.mark.parametrize(
+    ("act", "is_of_memory"),
+    [(lambda: exit_with(1), True), (lambda: exit_with(0), False), (exit_within_a_call, False)],
+)
+def test_an_exit_that_ends_the_process_has_the_memory_error_of_its_handler(
+    act: Callable[[], None], *, is_of_memory: bool
+) -> None:
+    exits = ExitCalls()
+    exits.follow()
+    exit_of(act)
+    call = exits.call
+    exits.leave()
+    assert call is not None
+    assert is_out_of_memory(call.error) == is_of_memory
