@@ -68,9 +68,10 @@ class StepSizes:
         self._several_step = self._several_steps = 0
         # Whether a call of the model has had as many samples as the newest batch of its step, or that before.
         self._has_agreed = self.has_slices = self.joins_batches = False
-        # The samples of all calls of the first model in the step, and whether those of the last call before
-        # each backward pass were fewer than the batches that were joined.
-        self._all_called, self._joins_calls = 0, False
+        # The samples of all calls of the first model in the step, and of those since the last backward pass;
+        # whether the last call before each of these was with fewer than the batches that were joined.
+        self._all_called = self._called_since = 0
+        self._joins_calls = False
         self._rows: Rows | None = None
         # The first tensor of the newest inputs (None: there is none), whether that is unknown, whether it is
         # that of the call before, and whether those of the last two calls that were compared are the same.
@@ -107,7 +108,7 @@ class StepSizes:
             self._several_step, self._several_steps = step, earlier + 1
         if 2 * earlier >= step - 1:
             return None
-        self.inputs, self.has_new_batch = None, False
+        self.inputs, self.has_new_batch, self._called_since = None, False, 0
         return self.newest or 0
 
     def leader_called(self, model_id: int, inputs: tuple[Any, ...]) -> None:
@@ -126,7 +127,7 @@ class StepSizes:
         if self.inputs is None:
             self._is_same_batch = self._is_same_input
         if not self._is_same_input:
-            self._all_called += sizes[0] or 0
+            self._called_since += sizes[0] or 0
         self._skipped.model_called(sizes[0], repeats_input=self._is_same_input)
         if before is not None and rows is not None and rows.follow(self._rows) and rows.size == sizes[0]:
             sizes, self.has_slices = _sum(before, sizes), True
@@ -156,6 +157,8 @@ class StepSizes:
                 self._is_late = True
             return
         samples, tokens = self.inputs
+        self._all_called += self._called_since
+        self._called_since = 0
         self._has_agreed |= samples is not None and samples in (self.newest, self.carried)
         if self.has_new_batch or not (is_repeated or self._is_same_batch):
             self._before = self._samples, self._tokens
@@ -207,7 +210,7 @@ class StepSizes:
         """Return the samples that the model was called with if the script repeats the batch of a loader that
         is over, along with the `loaded` ones of another; else None. `called` are those of the last call
         before each backward pass."""
-        all_called, self._all_called = self._all_called, 0
+        all_called, self._all_called, self._called_since = self._all_called, 0, 0
         if len(self._feeding.recent) > 1 and loaded in (called, all_called):
             self.joins_batches, self._joins_calls = True, loaded != called
             return None

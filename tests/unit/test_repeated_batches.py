@@ -1,7 +1,7 @@
 """The samples of steps that repeat the batches of a loader that is over, along with those of another one."""
 
 from collections.abc import Callable
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 
 import pytest
@@ -73,6 +73,25 @@ def test_they_count_in_a_step_that_goes_on_into_the_next_epoch(tmp_path: Path) -
 
     # The labeled batches have 3, 2, 3, 2, and 3 samples in each epoch.
     assert [row.samples for row in steps_of(tmp_path, train).steps] == [15, 15, 16, 15, 15]
+
+
+def test_a_skipped_batch_after_steps_with_another_loader_is_not_repeated(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    training, more = DataLoader(TensorDataset(torch.randn(50, 4)), 5), loader_of(5, 3)
+
+    def train() -> None:
+        others = iter(more)
+        for number, (batch,) in enumerate(training, start=1):
+            further = [model(inputs).sum() for (inputs,) in islice(others, number < 5)]
+            loss = model(batch).sum() + sum(further)
+            if number == 5:  # As where the loss is not finite.
+                continue
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    assert [row.samples for row in steps_of(tmp_path, train).steps] == [8] * 4 + [5] * 5
 
 
 def test_batches_of_a_single_loader_count_whatever_the_script_adds_to_them(tmp_path: Path) -> None:
