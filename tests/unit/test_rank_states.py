@@ -74,3 +74,12 @@ def test_a_rank_that_has_ended_before_the_others_is_a_warning() -> None:
     status = state_of_ranks(running, ranks)
     assert status.is_warning
     assert status.message.startswith("Rank 1 has ended; torchrun ends the others.")
+
+
+def test_a_rank_that_finishes_first_is_no_warning() -> None:
+    running = RunStatus(RunState.RUNNING, "Training.")
+    ranks = [
+        RankFacts(0, RunState.RUNNING, "Training.", 9, is_alive=True, heartbeat_age_s=1),
+        RankFacts(1, RunState.FINISHED, "Reached the limit of 2 s.", 9, 10),
+    ]
+    assert state_of_ranks(running, ranks) == running

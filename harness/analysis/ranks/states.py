@@ -86,7 +86,9 @@ def _of_live(status: RunStatus, ranks: Sequence[RankFacts]) -> RunStatus:
             f"Rank {first.rank} is not responding: its last heartbeat was {age}; the others wait for it."
         )
         return RunStatus(RunState.STALLED, message)
-    ended = [rank for rank in ranks[1:] if rank.state is not None and not rank.is_alive]
+    # One that has finished has only been faster to end.
+    others = [rank for rank in ranks[1:] if rank.state not in (None, RunState.FINISHED)]
+    ended = [rank for rank in others if not rank.is_alive]
     if ended and any(rank.is_alive for rank in ranks) and status.state is not RunState.STOPPING:
         message = f"Rank {ended[0].rank} has ended; torchrun ends the others. {ended[0].sentence}"
         return RunStatus(RunState.STOPPING, message, is_warning=True)
