@@ -1,21 +1,20 @@
 """A run of Stepscope over the training of this process."""
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 
 from harness.attach.active import active
 from harness.attach.ending import NextWatch
 from harness.attach.guard import ScriptGuard
-from harness.attach.launch import DISABLED_VARIABLE, Attachment, Script, attaching, origin_of
+from harness.attach.launch import DISABLED_VARIABLE, Attachment, attaching, origin_of
 from harness.notices import print_notice
 from harness.store.home import Home
+from stepscope.arguments import check_name, checked_home, modules_of, optimizers_of, this_script
 from stepscope.notebook import after_each_cell, in_notebook, show
 from stepscope.process import ProcessEnd, error_passed_on
 
@@ -49,18 +48,18 @@ def watch(
     `harness.errors.UsageError` for a name that is not usable, and `harness.errors.HomeError` where no run can
     be created.
     """
-    models, optimizers = _modules(model), _optimizers(optimizer)
-    _check_name(name)
+    models, optimizers = modules_of(model), optimizers_of(optimizer)
+    check_name(name)
     if os.environ.get(DISABLED_VARIABLE) == "1":
         return Run(None, None)
     if Run._newest is not None:
         Run._newest._end_abandoned(Run._newest._interrupt or NextWatch())
     if (attachment := active()) is not None:
-        attachment.warn_of_unused(name, _checked_home(home))
+        attachment.warn_of_unused(name, checked_home(home))
         _begin(attachment, models, optimizers)
         return Run(attachment, None)
-    location = Home.locate(_checked_home(home), os.environ)
-    origin = origin_of(_this_script())
+    location = Home.locate(checked_home(home), os.environ)
+    origin = origin_of(this_script())
     folder = location.create_for_script(name, origin, time.time_ns(), may_repeat=True)
     stack = ExitStack()
     attachment = stack.enter_context(attaching(folder, os.environ))
@@ -333,60 +332,3 @@ def _begin(
 ) -> None:
     if attachment.session is not None:
         attachment.session.begin(models, optimizers)
-
-
-def _check_name(name: object) -> None:
-    if name is not None and not isinstance(name, str):
-        raise ValueError(f"The name of a run cannot be {name!r}; give text, or none.")
-
-
-def _checked_home(home: Any) -> str | None:
-    try:
-        return None if home is None else os.fsdecode(home)
-    except TypeError:
-        raise ValueError(
-            f"The home of runs cannot be {home!r}; give the path of a folder, or none."
-        ) from None
-
-
-def _modules(model: object) -> "list[nn.Module]":
-    from torch import nn
-
-    models = []
-    for one in model if isinstance(model, list | tuple) else [model]:
-        if not isinstance(one, nn.Module):
-            raise ValueError(f"The model cannot be {type(one).__name__}; give a torch.nn.Module, or several.")
-        models.append(one)
-    if not any(weight.requires_grad for one in models for weight in one.parameters()):
-        raise ValueError("The model has no parameters to train; build it before stepscope.watch.")
-    return models
-
-
-def _optimizers(optimizer: object) -> "list[torch.optim.Optimizer]":
-    import torch
-
-    optimizers = []
-    for one in optimizer if isinstance(optimizer, list | tuple) else [optimizer]:
-        # Such as Accelerate's and Lightning's, around one of torch.
-        inner = getattr(one, "optimizer", None)
-        bare = inner if isinstance(inner, torch.optim.Optimizer) else one
-        if not isinstance(bare, torch.optim.Optimizer):
-            raise ValueError(
-                f"The optimizer cannot be {type(one).__name__}; give a torch.optim.Optimizer, or several."
-            )
-        optimizers.append(bare)
-    if not optimizers:
-        raise ValueError("The list of optimizers is empty; give a torch.optim.Optimizer.")
-    return optimizers
-
-
-def _this_script() -> Script:
-    main = sys.modules["__main__"]
-    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-    if spec is not None:
-        return Script(spec.name.removesuffix(".__main__"), tuple(sys.argv[1:]), is_module=True)
-    if in_notebook() or file is None:
-        return Script("notebook" if in_notebook() else "python", (), is_module=False)
-    path = Path(file)
-    target = path.name if path.parent == Path.cwd() else str(path)
-    return Script(target, tuple(sys.argv[1:]), is_module=False)
