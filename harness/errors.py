@@ -34,8 +34,9 @@ INTERRUPTED_CODE = 130
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an error, as `str` does; also of an error of a script that has none to give."""
-    return str(TracebackException(type(error), error, None))
+    """Return the text of an error, as `str` does, with half characters spelled out, which no log can hold;
+    also of an error of a script that has none to give."""
+    return str(TracebackException(type(error), error, None)).encode("utf-8", "backslashreplace").decode()
 
 
 class StepscopeError(Exception):

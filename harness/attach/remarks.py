@@ -205,7 +205,9 @@ class Remarks:
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"An event cannot be {text!r}; describe it in a sentence.")
         if self.is_open:
-            self._guard.run(self._put_note, " ".join(text.split()))
+            # Half characters, as of a file name in another encoding, are spelled out: no log can hold them.
+            line = " ".join(text.split()).encode("utf-8", "backslashreplace").decode()
+            self._guard.run(self._put_note, line)
 
     def phase(self, name: object) -> "ScriptPhase":
         """Return the context of a phase of the script's own. Raises ValueError for a name that the scalar of
