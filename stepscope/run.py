@@ -213,7 +213,8 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end(error)
+        # A generator around the block that is closed early ends as regularly as by a `break`.
+        self._end(None if isinstance(error, GeneratorExit) else error)
 
     def _repr_html_(self) -> str:
         from stepscope.notebook import link
