@@ -216,6 +216,14 @@ class Run:
         # A generator around the block that is closed early ends as regularly as by a `break`.
         self._end(None if isinstance(error, GeneratorExit) else error)
 
+    def __deepcopy__(self, _memo: object) -> Self:
+        """Return the run itself: a copy of a model that has it trains under the same run."""
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """In a file or in another process it is a run that does nothing, as when Stepscope is disabled."""
+        return Run, (None, None)
+
     def _repr_html_(self) -> str:
         from stepscope.notebook import link
 
