@@ -169,10 +169,10 @@ class Run:
         from harness.attach.declaration import declare
 
         declaration = declare(name, default, bounds, choices, label)
-        if self._remarks is None or not self._remarks.is_open:
-            return Setting(name, partial(_constant, default))
-        self._remarks.declare(declaration)
         # A value is of the kind of its default.
+        if self._remarks is None or not self._remarks.is_open:
+            return Setting(name, partial(_constant, cast("Value", declaration.default)))
+        self._remarks.declare(declaration)
         return Setting(name, partial(cast("Callable[[str], Value]", self._remarks.value), name))
 
     def event(self, text: str) -> None:

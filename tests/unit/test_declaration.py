@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import stepscope
 from harness.attach.declaration import declare
 from harness.errors import LogError
 from harness.records.run import CommandKind
@@ -103,3 +104,12 @@ def test_a_number_of_another_kind_is_one_of_python(
     declaration = declare("knob", default, **arguments)
     assert (declaration.kind, declaration.default) == (kind, plain)
     assert type(declaration.default) is type(plain)
+
+
+def test_a_disabled_setting_has_the_same_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPSCOPE_DISABLED", "1")
+    training = SmallTraining()
+    run = stepscope.watch(training.model, training.optimizer)
+    scale: Any = np.float32(0.5)
+    values = [run.setting("scale", scale)(), run.setting("rate", 1, bounds=(0.5, 2))()]
+    assert [(type(value), value) for value in values] == [(float, 0.5), (float, 1.0)]
