@@ -1,6 +1,7 @@
 """A run of Stepscope over the training of this process."""
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 Batch = TypeVar("Batch")
 Value = TypeVar("Value", bound=bool | int | float | str)
 
+# Held while a run begins or ends: torch is patched for one run at a time, also where several threads train.
+_TRANSITION = threading.RLock()
+
 
 def watch(
     model: "nn.Module | Sequence[nn.Module]",
@@ -52,20 +56,14 @@ def watch(
     check_name(name)
     if os.environ.get(DISABLED_VARIABLE) == "1":
         return Run(None, None)
-    if Run._newest is not None:
-        Run._newest._end_abandoned(Run._newest._interrupt or NextWatch())
-    if (attachment := active()) is not None:
-        attachment.warn_of_unused(name, checked_home(home))
-        _begin(attachment, models, optimizers)
-        return Run(attachment, None)
-    location = Home.locate(checked_home(home), os.environ)
-    origin = origin_of(this_script())
-    folder = location.create_for_script(name, origin, time.time_ns(), may_repeat=True)
-    stack = ExitStack()
-    attachment = stack.enter_context(attaching(folder, os.environ))
-    attachment.attach()
-    _begin(attachment, models, optimizers)
-    run = Run(attachment, stack)
+    with _TRANSITION:
+        if Run._newest is not None:
+            Run._newest._end_abandoned(Run._newest._interrupt or NextWatch())
+        if (attachment := active()) is not None:
+            attachment.warn_of_unused(name, checked_home(home))
+            _begin(attachment, models, optimizers)
+            return Run(attachment, None)
+        run = _open(models, optimizers, name, Home.locate(checked_home(home), os.environ))
     if in_notebook():
         show(run)
     else:
@@ -195,17 +193,20 @@ class Run:
         self._end(error or error_passed_on())
 
     def _end(self, error: BaseException | None) -> None:
-        stack, self._owned = self._owned, None
-        if stack is None or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
-        if Run._newest is self:
-            Run._newest = None
-        self._process_end.close(error)
-        self._was_stopped, self._remarks = self.is_stopped, None
-        assert self._attachment is not None
-        guard = ScriptGuard()
-        guard.run(self._attachment.end, error)
-        guard.run(stack.close)
+        with _TRANSITION:
+            stack, self._owned = self._owned, None
+            if stack is None:
+                return
+            if Run._newest is self:
+                Run._newest = None
+            self._process_end.close(error)
+            self._was_stopped, self._remarks = self.is_stopped, None
+            assert self._attachment is not None
+            guard = ScriptGuard()
+            guard.run(self._attachment.end, error)
+            guard.run(stack.close)
 
     def __enter__(self) -> Self:
         return self
@@ -334,6 +335,20 @@ class _Steps(Generic[Batch]):
         finally:
             if remarks.loop_ended() and remarks.is_stopped:
                 self._run._end(None)
+
+
+def _open(
+    models: "Sequence[nn.Module]",
+    optimizers: "Sequence[torch.optim.Optimizer]",
+    name: str | None,
+    home: Home,
+) -> Run:
+    folder = home.create_for_script(name, origin_of(this_script()), time.time_ns(), may_repeat=True)
+    stack = ExitStack()
+    attachment = stack.enter_context(attaching(folder, os.environ))
+    attachment.attach()
+    _begin(attachment, models, optimizers)
+    return Run(attachment, stack)
 
 
 def _begin(
