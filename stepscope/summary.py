@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Self
 
 from harness.attach.active import active, active_remarks
@@ -21,6 +22,15 @@ def _unrecorded(name: str) -> Callable[..., None]:
     method.__name__, method.__qualname__ = name, f"SummaryWriter.{name}"
     method.__doc__ = "Do nothing but warn once, in the run, that this is not recorded."
     return method
+
+
+def _number_of(value: object) -> object:
+    """Return the number that a text such as f"{loss:.3f}" or a Decimal is, as TensorBoard does; all others as
+    they are."""
+    if isinstance(value, str | bytes | Decimal):
+        with suppress(ValueError):
+            return float(value)
+    return value
 
 
 class SummaryWriter:
@@ -74,10 +84,10 @@ class SummaryWriter:
         new_style: bool = False,
         double_precision: bool = False,
     ) -> None:
-        """Record one number; `walltime` and the options after it are not used. Raises ValueError for anything
-        but a number, and for a step that is no number or larger than 2**63 - 1."""
+        """Record one number, also from its text; `walltime` and the options after it are not used. Raises
+        ValueError for anything else, and for a step that is no number or larger than 2**63 - 1."""
         del walltime, new_style, double_precision
-        self._log({tag: scalar_value}, global_step)
+        self._log({tag: _number_of(scalar_value)}, global_step)
 
     def add_scalars(
         self,
@@ -91,7 +101,8 @@ class SummaryWriter:
         if not isinstance(tag_scalar_dict, Mapping):
             kind = type(tag_scalar_dict).__name__
             raise ValueError(f"tag_scalar_dict cannot be {kind}; give a dict of tags and numbers.")
-        self._log({f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}, global_step)
+        numbers = {f"{main_tag}/{tag}": _number_of(value) for tag, value in tag_scalar_dict.items()}
+        self._log(numbers, global_step)
 
     add_histogram = _unrecorded("add_histogram")
     add_histogram_raw = _unrecorded("add_histogram_raw")

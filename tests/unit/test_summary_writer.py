@@ -2,6 +2,7 @@
 
 import inspect
 import os
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,16 @@ def test_what_is_no_number_is_refused_and_a_name_or_step_beyond_the_limits_is_le
     assert "cannot name a scalar; use printable text of up to 200 letters" in of_name.message
     assert "step cannot be -1" in of_step.message
     assert scalar(tmp_path, "loss") == [(1, 0.5)]
+
+
+def test_texts_of_numbers_are_numbers_as_for_tensorboard(training: SmallTraining, tmp_path: Path) -> None:
+    with watch(training, tmp_path):
+        writer = stepscope.SummaryWriter()
+        writer.add_scalar("text", f"{0.5:.3f}", 1)
+        writer.add_scalar("decimal", Decimal("0.5"), 1)
+        writer.add_scalars("bytes", {"one": b"0.5"}, 1)
+    for name in ("text", "decimal", "bytes/one"):
+        assert scalar(tmp_path, name) == [(1, 0.5)]
 
 
 def test_files_of_the_script_go_to_the_given_folder_or_to_that_of_the_run(
