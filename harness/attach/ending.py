@@ -71,10 +71,8 @@ def ending_of(
             exit_error.__cause__ = error  # It may be the end of a handler of an error of memory.
             return Ending(exit_error.with_traceback(error.__traceback__), RunState.FAILED, str(exit_error))
         error = None
-    if isinstance(error, KeyboardInterrupt):
-        return Ending(None, RunState.STOPPED, "Stopped by Ctrl-C.")
-    if _is_debugger_quit(error):
-        return Ending(None, RunState.STOPPED, "Stopped by quitting the debugger.")
+    if (stop := _stop_by(error)) is not None:
+        return Ending(None, RunState.STOPPED, stop)
     if error is not None:
         return Ending(error, RunState.FAILED, text_of(error))
     if failure is not None:
@@ -87,11 +85,22 @@ def ending_of(
     return Ending(None, RunState.FINISHED, _without_steps(has_trained, has_other_thread))
 
 
-def _is_debugger_quit(error: BaseException | None) -> bool:
-    """Return whether a person has quit pdb, or another debugger on Python's `bdb`."""
-    # Not imported here: most scripts have no debugger. It may be a module of the script's own.
-    debugger_quit: Any = getattr(sys.modules.get("bdb"), "BdbQuit", None)
-    return isinstance(debugger_quit, type) and isinstance(error, debugger_quit)
+def _stop_by(error: BaseException | None) -> str | None:
+    """Return the sentence about an error with which a person stops a script; None for any other."""
+    if isinstance(error, KeyboardInterrupt):
+        return "Stopped by Ctrl-C."
+    if _is_of("bdb", "BdbQuit", error):
+        return "Stopped by quitting the debugger."
+    if _is_of("asyncio", "CancelledError", error):
+        return "Stopped as its asyncio task was cancelled, which Ctrl-C does too."
+    return None
+
+
+def _is_of(module: str, name: str, error: BaseException | None) -> bool:
+    """Return whether `error` is of a class of the standard library."""
+    # Not imported here: most scripts have no such module. It may be one of the script's own.
+    kind: Any = getattr(sys.modules.get(module), name, None)
+    return isinstance(kind, type) and isinstance(error, kind)
 
 
 def _without_steps(has_trained: bool, has_other_thread: bool) -> str:
