@@ -66,5 +66,6 @@ class StepscopeCallback(TrainerCallback):
     ) -> None:
         """End the run."""
         del args, state, control, kwargs
+        self._metrics = None
         if self.run is not None:
             self.run.close()

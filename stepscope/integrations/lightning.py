@@ -61,16 +61,19 @@ class StepscopeCallback(pl.Callback):
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """End the run."""
         del trainer, pl_module
-        if self.run is not None:
-            self.run.close()
+        self._end(None)
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         """End the run by the error."""
         del trainer, pl_module
+        self._end(exception)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._metrics = None
         if self.run is not None:
-            self.run.close(exception)
+            self.run.close(error)
 
     def _log_metrics(self, trainer: pl.Trainer) -> None:
         if self._metrics is not None:

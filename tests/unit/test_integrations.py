@@ -1,5 +1,6 @@
 """The adapters, with the real packages."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ def test_a_hugging_face_trainer_has_its_steps_and_logs_and_the_bare_losses(tmp_p
 
     bare = hugging_face_trainer(tmp_path / "bare", [], 5)
     bare.train()
-    watched = hugging_face_trainer(
-        tmp_path / "watched", [huggingface.StepscopeCallback(home=tmp_path / "home")], 5
-    )
+    callback = huggingface.StepscopeCallback(home=tmp_path / "home")
+    watched = hugging_face_trainer(tmp_path / "watched", [callback], 5)
     watched.train()
+    assert copy.deepcopy(callback).run is callback.run
     losses = [entry["loss"] for entry in bare.state.log_history if "loss" in entry]
     assert [entry["loss"] for entry in watched.state.log_history if "loss" in entry] == losses
     assert [(step, loss) for step, loss in scalar(tmp_path / "home", "loss")] == list(enumerate(losses, 1))
@@ -65,6 +66,7 @@ def test_a_lightning_trainer_has_its_steps_and_metrics_and_the_bare_losses(tmp_p
     lightning_trainer([]).fit(bare, SmallTraining().loader)
     callback = lightning_integration.StepscopeCallback(home=tmp_path)
     lightning_trainer([callback]).fit(watched, SmallTraining().loader)
+    assert copy.deepcopy(callback).run is callback.run
     assert watched.losses == bare.losses
     assert [loss for _, loss in scalar(tmp_path, "loss")] == bare.losses
     assert [step for step, _ in scalar(tmp_path, "train_loss")] == [8, 16]
