@@ -66,7 +66,7 @@ class SummaryWriter:
         self._remarks: Remarks | None = active_remarks()
         run_folder = os.curdir if attachment is None else str(attachment.folder_path)
         self.log_dir: str = os.fspath(log_dir) if log_dir else run_folder
-        if "://" not in self.log_dir:
+        if log_dir and "://" not in self.log_dir:  # That of the run exists, unless somebody has deleted it.
             # Where it cannot be created, the script's own files say so.
             with suppress(OSError):
                 os.makedirs(self.log_dir, exist_ok=True)

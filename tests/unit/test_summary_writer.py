@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import shutil
 from decimal import Decimal
 from pathlib import Path
 
@@ -154,6 +155,14 @@ def test_files_of_the_script_go_to_the_given_folder_or_to_that_of_the_run(
     assert given.log_dir == os.path.join("runs", "exp1")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "home", "runs"]
     assert scalar(tmp_path / "home", "loss") == [(1, 0.5)]
+
+
+def test_a_deleted_folder_of_a_run_is_not_created_again(training: SmallTraining, tmp_path: Path) -> None:
+    with watch(training, tmp_path):
+        folder = folder_of(tmp_path).path
+        shutil.rmtree(folder)
+        stepscope.SummaryWriter().add_scalar("loss", 0.5, 1)
+        assert not folder.exists()
 
 
 def test_disabled_a_summary_writer_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
