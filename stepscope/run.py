@@ -87,8 +87,10 @@ class Run:
         session = None if attachment is None else attachment.session
         self._remarks: Remarks | None = None if session is None else session.remarks
         self._was_stopped = False
+        # Whether a later loop over the steps is to say that the run has ended.
+        self._is_over = False
         # Of the cells of a notebook: what interrupted the last one that trained, how far they have come, and
-        # whether a later loop over the steps is to say that the run is over.
+        # whether an error of one has ended the run.
         self._interrupt: BaseException | None = None
         self._position: tuple[int, bool] | None = None
         self._is_over_by_cell = False
@@ -203,6 +205,7 @@ class Run:
                 Run._newest = None
             self._process_end.close(error)
             self._was_stopped, self._remarks = self.is_stopped, None
+            self._is_over = not self._was_stopped  # After a stop the loop is empty.
             assert self._attachment is not None
             guard = ScriptGuard()
             guard.run(self._attachment.end, error)
@@ -252,11 +255,10 @@ class Run:
         return self._owned is not None
 
     def _report_over(self) -> None:
-        if self._is_over_by_cell:
-            self._is_over_by_cell = False
-            print_notice(
-                "This run has ended by the error of a cell: the loop is not watched. Call stepscope.watch."
-            )
+        if self._is_over:
+            self._is_over = False
+            how = " by the error of a cell" if self._is_over_by_cell else ""
+            print_notice(f"This run has ended{how}: the loop is not watched. Call stepscope.watch.")
 
 
 class Setting(Generic[Value]):

@@ -74,3 +74,17 @@ def test_a_phase_within_itself_is_measured_once(tmp_path: Path) -> None:
         rows = log.last_steps(100)
     phases = scalar(tmp_path, "phase/search")
     assert all(0 < ms * 1e6 < row.step_ns for (_, ms), row in zip(phases, rows, strict=True) if ms)
+
+
+def test_a_loop_after_the_end_of_the_run_says_once_that_it_is_not_watched(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    training = SmallTraining()
+    with watch(training, tmp_path) as run:
+        training.train(run.steps(training.loader))
+    capfd.readouterr()
+    for _ in range(2):
+        assert len(training.train(run.steps(training.loader))) == 8
+    assert capfd.readouterr().err == (
+        "stepscope: This run has ended: the loop is not watched. Call stepscope.watch.\n"
+    )
