@@ -263,9 +263,16 @@ class Remarks:
             self.observation.raises_stop = not (self._handles_stop or self._loops)
 
     def restart_first_step(self) -> None:
-        """The first step begins now, if nothing of it has happened."""
-        if self.is_open and self.observation.step == 1 and not self.observation.under_way.has_begun:
-            self._guard.run(self.observation.tracker.restart)
+        """The first step begins now, unless a model was called for training: batches that the script has
+        loaded before its loops, such as all of them into memory, belong to no step."""
+        if self.is_open and self.observation.step == 1 and not self._loops:
+            self._guard.run(self._restart_first_step)
+
+    def _restart_first_step(self) -> None:
+        observation, under_way = self.observation, self.observation.under_way
+        if not under_way.has_trained:
+            under_way.has_begun = observation.sizes.has_new_batch = False
+            observation.tracker.restart()
 
     def open_batches(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Return an iterator of `batches`, whose time for each batch is data wait."""

@@ -88,3 +88,12 @@ def test_a_loop_after_the_end_of_the_run_says_once_that_it_is_not_watched(
     assert capfd.readouterr().err == (
         "stepscope: This run has ended: the loop is not watched. Call stepscope.watch.\n"
     )
+
+
+def test_batches_that_are_loaded_before_the_first_loop_belong_to_no_step(tmp_path: Path) -> None:
+    training = SmallTraining()
+    with watch(training, tmp_path) as run:
+        batches = list(training.loader)
+        training.train(run.steps(batches))
+    with log_of(tmp_path) as log:
+        assert [row.samples for row in log.last_steps(100)] == [8] * 8
