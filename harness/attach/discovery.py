@@ -65,13 +65,17 @@ def find_models(parameters: set[int], other_than: Collection[type[nn.Module]] = 
     return _outermost(_instances(nn.Module), parameters, other_than)
 
 
-def find_new_models(parameters: set[int], known: Collection[nn.Module]) -> list[nn.Module]:
+def find_new_models(
+    parameters: set[int], known: Collection[nn.Module], kinds: Collection[type[nn.Module]]
+) -> list[nn.Module]:
     """Return what `find_models` does, without a search of all objects of the process (some 80 ms), if the
     modules that the garbage collector has seen at most once have, together with `known`, all of `parameters`:
-    then a model was created together with its optimizer, such as a copy for each task. Else return none."""
+    then a model was created together with its optimizer, such as a copy for each task. Else return none. So
+    do models of others than `kinds`, those so far: one may be the new last layer of an older model."""
     young = (thing for generation in (0, 1) for thing in gc.get_objects(generation))
     modules = [thing for thing in young if issubclass(type(thing), nn.Module)]
-    return _outermost(modules, parameters) if owns_all([*known, *modules], parameters) else []
+    models = _outermost(modules, parameters) if owns_all([*known, *modules], parameters) else []
+    return models if all(type(model) in kinds for model in models) else []
 
 
 def _outermost(

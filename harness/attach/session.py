@@ -377,7 +377,7 @@ class Session:
         # Followed models are called for a further optimizer of theirs too, and a search takes some 80 ms.
         others = [*self._followed, *models]
         if not (owns_all(others, owned) and owns_all(training.models, owned)):
-            training.add_models(find_new_models(owned, others) or find_models(owned))
+            training.add_models(find_new_models(owned, others, self._followed_kinds) or find_models(owned))
         known = {id(model) for model in others}
         added = [one for one in training.models if known.isdisjoint(map(id, one.modules()))]
         missed.uncalled.update(added)

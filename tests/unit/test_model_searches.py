@@ -77,14 +77,30 @@ def test_a_copy_of_the_model_with_an_optimizer_of_its_own_needs_none(
         assert all(seen[at + 1 : at + 3] == [True] * 2 for at in (3, 6, 9))
 
 
+def test_a_new_last_layer_of_an_older_model_is_no_model_of_its_own(tmp_path: Path) -> None:
+    def script() -> None:
+        first = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+        train(first, torch.optim.SGD(first.parameters(), lr=0.1), 2)
+        pretrained = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)).requires_grad_(False)
+        gc.collect()
+        pretrained[1] = nn.Linear(4, 2)
+        pretrained[0].register_forward_hook(lambda *_: sleep(_SEARCH_S))
+        train(pretrained, torch.optim.SGD(pretrained[1].parameters(), lr=0.1), 4)
+
+    log = steps_of(tmp_path, script)
+    assert len(log.steps) == 6
+    assert all(row.forward_ns >= _SEARCH_S * 1e9 for row in log.steps[3:])
+
+
 def test_models_that_are_older_than_their_optimizer_are_left_to_the_search() -> None:
     old, new = nn.Linear(4, 2), nn.Linear(4, 2)
     gc.collect()
     wrapper = nn.Sequential(nn.Linear(4, 2))
     optimizers = [torch.optim.SGD([*wrapper.parameters(), *new.parameters()], lr=0.1)]
     owned = owned_parameters(optimizers)
-    assert find_new_models(owned, [old]) == []
-    assert find_new_models(owned, [new]) == [wrapper]
+    assert find_new_models(owned, [old], {nn.Sequential}) == []
+    assert find_new_models(owned, [new], {nn.Sequential}) == [wrapper]
+    assert find_new_models(owned, [new], {nn.Linear}) == []
 
 
 def test_tensors_of_no_module_are_searched_for_at_the_beginning_alone(
