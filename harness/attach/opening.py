@@ -27,7 +27,11 @@ class WatchOpeningError(StepscopeError):
 
 
 class ScriptRecord:
-    """Opens the watch over a script's training, or records its end without one."""
+    """Opens the watch over a script's training, or records its end without one.
+
+    Attributes:
+        has_trained: whether the script has computed gradients.
+    """
 
     def __init__(
         self,
@@ -38,6 +42,7 @@ class ScriptRecord:
         end_heartbeat: Callable[[], None],
     ) -> None:
         """`end_heartbeat` is called when the watch is open, which beats by itself."""
+        self.has_trained = False
         self._folder = folder
         self._files = files
         self._inbox = inbox
@@ -66,7 +71,7 @@ class ScriptRecord:
 
     def end_unwatched(self, device: Device, error: BaseException | None, failure: str | None) -> None:
         """Record the end of a script without a watch, as `harness.attach.ending.ending_of` has it."""
-        ending = ending_of(error, 0, failure)
+        ending = ending_of(error, 0, failure, has_trained=self.has_trained)
         record_end(
             self._files,
             device,

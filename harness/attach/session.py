@@ -58,7 +58,7 @@ from harness.watch.watch import RunFiles, Watch
 if TYPE_CHECKING:
     from harness.ranks.member import RankMember  # Not every build of torch has torch.distributed.
 
-# Calls of models, since an optimizer was created, at which a search for optimizers is worth its time.
+# Calls, and backward passes, since an optimizer was created at which a search for one is worth its time.
 _MOST_SEARCHES = 10
 
 
@@ -88,13 +88,12 @@ class Session:
         self._guard = guard
         self.watch: Watch | None = None
         guard.report = self._report
-        self._searches_left = _MOST_SEARCHES
+        self._searches_left = self._gradient_searches_left = _MOST_SEARCHES
         self._called: list[nn.Module] = []
         self._followed: WeakSet[nn.Module] = WeakSet()
         self._followed_kinds: set[type[nn.Module]] = set()
         self._called_sizes: tuple[int | None, int | None] = (None, None)
-        self._clears_gradients = False
-        self._has_other_thread = self._has_ended = False
+        self._clears_gradients = self._has_other_thread = self._has_ended = False
         self._observation: Observation | None = None
         self._loaders = LoaderSwitch(guard, changes_together=member is not None)
         self._stack = ExitStack()
@@ -172,7 +171,8 @@ class Session:
 
     def early_gradients(self) -> None:
         """Gradients are about to be computed, before the training has begun."""
-        if self.follows():
+        self._record.has_trained |= self.follows()
+        if self.follows() and (self._gradient_searches_left or self._called):
             self._guard.run(self._discover_by_gradients)
 
     def gradients_cleared(self) -> None:
@@ -183,7 +183,7 @@ class Session:
 
     def optimizer_created(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer was created: when training has begun, it is for another model or another phase."""
-        self._searches_left = _MOST_SEARCHES
+        self._searches_left = self._gradient_searches_left = _MOST_SEARCHES
         if self._observation is not None:
             self._guard.run(self._optimizer_created, self._observation, optimizer)
 
@@ -280,8 +280,8 @@ class Session:
     def _discover_by_gradients(self) -> None:
         """A backward pass, and no call of a model for training was seen, or of one without an optimizer: its
         script updates it by itself."""
-        optimizers = live_optimizers()
-        owned = owned_parameters(optimizers)
+        self._gradient_searches_left = max(0, self._gradient_searches_left - 1)
+        owned = owned_parameters(optimizers := live_optimizers())
         if self._called and not any(owns(model, owned) for model in self._called):
             if not self._begin_within_step([], self._called):
                 return

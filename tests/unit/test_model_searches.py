@@ -118,6 +118,66 @@ def test_tensors_of_no_module_are_searched_for_at_the_beginning_alone(
     assert len(searches) == 2  # As the training begins, and after the first step that was seen.
 
 
+def test_tensors_that_neither_a_module_nor_an_optimizer_has_are_searched_for_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[list[torch.optim.Optimizer]] = []
+
+    def find() -> list[torch.optim.Optimizer]:
+        found.append(discovery.live_optimizers())
+        return found[-1]
+
+    monkeypatch.setattr(session, "live_optimizers", find)
+    weights = torch.ones(4, requires_grad=True)
+
+    def script() -> None:
+        for _ in range(30):
+            weights.square().mean().backward()
+            with torch.no_grad():
+                weights.sub_(weights)
+
+    with attached(tmp_path) as (own, folder, guard):
+        script()
+        own.end(None)
+    assert guard.message is None
+    assert len(found) == 10
+    with LogReader(folder.log) as log:
+        assert log.run().state_message == (
+            "The script ended before its first step: backward() was called, but no optimizer stepped."
+        )
+
+
+def test_a_module_without_an_optimizer_is_found_after_many_backward_passes_of_tensors(tmp_path: Path) -> None:
+    def script() -> None:
+        weights = torch.ones(4, requires_grad=True)
+        for _ in range(30):
+            weights.square().mean().backward()
+        model = nn.Linear(4, 2)
+        for _ in range(3):
+            model(torch.ones(8, 4)).square().mean().backward()
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight.sub_(weight)
+            model.zero_grad()
+
+    assert [row.samples for row in steps_of(tmp_path, script).steps] == [8] * 3
+
+
+def test_an_optimizer_is_found_after_many_backward_passes_without_one(tmp_path: Path) -> None:
+    def script() -> None:
+        image = torch.ones(4, requires_grad=True)
+        for _ in range(30):
+            image.square().mean().backward()
+        optimizer = torch.optim.SGD([image], lr=0.1)
+        for _ in range(3):
+            image.square().mean().backward()
+            optimizer.step()
+
+    log = steps_of(tmp_path, script)
+    assert len(log.steps) == 3
+    assert all(row.backward_ns for row in log.steps)
+
+
 def test_a_search_between_two_steps_is_no_wait_for_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
