@@ -31,6 +31,9 @@ class StepSizes:
     with more samples than the only loader that still delivers one, the inputs count: `itertools.cycle`
     repeats the batches of a loader that is over.
 
+    Where no loader returned a batch, and the first model was called with several numbers of samples before a
+    backward pass, the samples are unknown: they may be the lengths of words, each of which is one sample.
+
     A model that is trained in evaluation mode counts where no other one is called in the step. So does one
     that is called with gradients within the backward pass alone, as by an adjoint of an ODE.
 
@@ -79,6 +82,8 @@ class StepSizes:
         self._is_input_unknown = self._is_same_input = self._repeats_inputs = False
         # Whether the inputs since the newest backward pass are those before it.
         self._is_same_batch = False
+        # Whether the model was called with several numbers of samples before one backward pass.
+        self._is_mixed = False
         self._skipped = SkippedBatches(left)
 
     def begin_after(self, early: Sequence[int]) -> None:
@@ -131,6 +136,8 @@ class StepSizes:
         self._skipped.model_called(sizes[0], repeats_input=self._is_same_input)
         if before is not None and rows is not None and rows.follow(self._rows) and rows.size == sizes[0]:
             sizes, self.has_slices = _sum(before, sizes), True
+        elif before is not None and before[0] != sizes[0] and ONE_SAMPLE[0] not in (before[0], sizes[0]):
+            self._is_mixed = True
         self.leader, self.inputs, self._rows = model_id, sizes, rows
 
     def replay(self, model_id: int, sizes: tuple[int | None, int | None]) -> None:
@@ -186,7 +193,9 @@ class StepSizes:
             self._is_late = False
             if self.inputs is not None and not prefers_inputs:
                 called, tokens = _sum((called, tokens), self.inputs)
-        if called is None and tokens is None:
+        if self._is_mixed and not loaded:
+            called = tokens = None
+        elif called is None and tokens is None:
             called, tokens = self._evaluated
         self.evaluated_inputs, self._evaluated = None, (None, None)
         prefers_inputs |= self._prefers_inputs
@@ -203,7 +212,7 @@ class StepSizes:
         self.carried, self.newest, self._prefers_inputs = self.newest or 0, None, False
         self.leader = self.inputs = self._rows = self._samples = self._tokens = None
         self._before, self._input = (None, None), None
-        self._is_input_unknown = self._is_same_input = self._is_same_batch = False
+        self._is_input_unknown = self._is_same_input = self._is_same_batch = self._is_mixed = False
         return samples, tokens
 
     def _joined_samples(self, loaded: int, called: int | None) -> int | None:

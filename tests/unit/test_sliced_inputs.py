@@ -68,9 +68,21 @@ def overlapping(step: int) -> Iterable[Tensor]:
     return _DATA[0:5], _DATA[1:6]
 
 
+def with_words(step: int) -> Iterable[Tensor]:
+    """Three words of several lengths, with a row per letter."""
+    return [_DATA[step : step + letters].clone() for letters in (7, 5, 7)]
+
+
+def acting_before_it_learns(step: int) -> Iterable[Tensor]:
+    """Three states of an agent, one after the other, and then five together."""
+    return [*(_DATA[row].clone()[None] for row in range(3)), _DATA[step : step + 5].clone()]
+
+
 @pytest.mark.parametrize(
     ("calls", "samples"),
     [
+        (with_words, 0),
+        (acting_before_it_learns, 5),
         (with_own_slices, 10),
         (with_a_single_row_at_the_end, 9),
         (with_rows_of_all_data, 10),
