@@ -151,17 +151,31 @@ def _is_state(first: Tensor, second: Any) -> bool:
 
 def _is_sequence_first(first: Tensor, second: Any) -> bool:
     """Return whether `first` is (sequence, batch) of token ids, or (sequence, batch, features), because
-    `second` is the hidden state of recurrent layers, (layers, batch, features), or has some. A tensor with
-    one layer may as well be an embedding of positions, and one with two equal dimensions a mask."""
+    `second` is the hidden state of recurrent layers, (layers, batch, features), or has some, or has the
+    length of each sequence. A tensor with one layer may as well be an embedding of positions, and one with
+    two equal dimensions a mask."""
     has_tokens = first.dim() == 2 and not first.is_floating_point()
     if not has_tokens and first.dim() != 3:
         return False
+    if type(second) is Tensor and second.dim() == 1:
+        return first.shape[0] != first.shape[1] == second.shape[0] and _are_lengths(second)
     state = first_tensor(second)
     if state is None or state.is_nested or state.dim() != 3 or not state.is_floating_point():
         return False
     if state is second and (state.shape[0] == 1 or state.shape[1] == state.shape[2]):
         return False
     return first.shape[0] != first.shape[1] == state.shape[1] and state.shape[0] != first.shape[0]
+
+
+def _are_lengths(numbers: Tensor) -> bool:
+    """Return whether `numbers` may be the lengths of sequences, and are no positions, which begin at 0. Those
+    of `pack_padded_sequence` are on the CPU; on a device it would wait for them."""
+    if numbers.is_floating_point() or not numbers.is_cpu:
+        return False
+    try:
+        return int(numbers[0]) > 0
+    except RuntimeError:  # Within torch.vmap.
+        return False
 
 
 def _tokens_in(tensor: Tensor | None, sequence_axis: int = 1) -> int | None:

@@ -67,10 +67,34 @@ def test_a_hidden_state_before_the_batch_is_not_counted(
         ((torch.zeros(4, 9, dtype=torch.long), torch.zeros(1, 9, 5)), 4),
         ((torch.zeros(4, 9, dtype=torch.long), torch.zeros(2, 9, 9)), 4),
         ((torch.zeros(4, 9, dtype=torch.long), torch.zeros(4, 9, 5)), 4),
+        ((torch.zeros(35, 8, dtype=torch.long), torch.arange(35, 27, -1)), 8),
+        ((torch.zeros(35, 8, 3), torch.arange(35, 27, -1)), 8),
+        ((torch.zeros(8, 35, dtype=torch.long), torch.arange(35, 27, -1)), 8),
+        ((torch.zeros(4, 9, dtype=torch.long), torch.arange(9)), 4),
+        ((torch.zeros(4, 9, dtype=torch.long), torch.ones(9)), 4),
+        ((torch.zeros(4, 9, dtype=torch.long), torch.ones(9, dtype=torch.long, device="meta")), 4),
+        ((torch.zeros(8, 35), torch.arange(35, 0, -1)), 8),
     ],
-    ids=["pair of states", "state", "features", "batch first", "positions", "masks", "embeddings"],
+    ids=[
+        "pair of states",
+        "state",
+        "features",
+        "batch first",
+        "positions",
+        "masks",
+        "embeddings",
+        "lengths",
+        "lengths and features",
+        "lengths and batch first",
+        "indices of positions",
+        "weights",
+        "lengths on a device",
+        "vectors",
+    ],
 )
-def test_sequences_come_first_where_the_hidden_state_says_so(inputs: tuple[Any, ...], samples: int) -> None:
+def test_sequences_come_first_where_hidden_states_or_lengths_say_so(
+    inputs: tuple[Any, ...], samples: int
+) -> None:
     assert sizes_of(inputs)[0] == samples
 
 
@@ -111,3 +135,14 @@ def test_samples_in_a_list_are_its_tensors_where_they_are_as_many_as_the_batch_s
     batch: Any, samples: int
 ) -> None:
     assert samples_of(batch, batch_axis(batch, 3)) == samples
+
+
+def test_lengths_within_vmap_are_not_read() -> None:
+    found: list[tuple[int | None, int | None]] = []
+
+    def call(tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        found.append(sizes_of((tokens, lengths)))
+        return tokens.sum()
+
+    torch.vmap(call)(torch.zeros(2, 7, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.long))
+    assert found == [(7, 21)]
