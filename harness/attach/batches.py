@@ -170,7 +170,7 @@ def _is_sequence_first(first: Tensor, second: Any) -> bool:
 def _are_lengths(numbers: Tensor) -> bool:
     """Return whether `numbers` may be the lengths of sequences, and are no positions, which begin at 0. Those
     of `pack_padded_sequence` are on the CPU; on a device it would wait for them."""
-    if numbers.is_floating_point() or not numbers.is_cpu:
+    if numbers.is_floating_point() or not numbers.is_cpu or not len(numbers):
         return False
     try:
         return int(numbers[0]) > 0
