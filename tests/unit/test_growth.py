@@ -67,6 +67,11 @@ def test_a_leak_that_begins_late_has_not_risen_more_than_the_readings_have(quiet
     assert 0.8 * 1_400 * 64 * KIB <= judgment.risen_bytes <= values[-1] - values[0]
 
 
+@pytest.mark.parametrize("steps", [1_536, 1_740, 1_950, 2_300])
+def test_the_rise_includes_that_before_and_after_the_coarse_blocks(steps: int) -> None:
+    assert judged(line(steps, 64 * KIB)).risen_bytes == pytest.approx(steps * 64 * KIB, rel=0.06)
+
+
 def test_a_rise_of_less_than_a_mebibyte_is_not_called_anything() -> None:
     assert judged(line(500, 1.5 * KIB)).verdict is LeakVerdict.STEADY
 

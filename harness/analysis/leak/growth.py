@@ -101,8 +101,8 @@ class _StretchTest(NamedTuple):
     # True if it falls back, and rises more often than it falls: noise rises and falls equally often.
     has_teeth: bool
     fell: float
-    # The difference of its highest and its lowest block minimum.
-    spread: float
+    # Up to the newest block: the coarse blocks leave out the remainder of the stretch, up to a fifth of it.
+    risen: float
     # Excess of its largest lasting jumps over an even rise, if too large for a leak; else 0.
     stairs: float
 
@@ -169,13 +169,18 @@ class GrowthJudge:
         self._state = self._next(tests)
         if self._state is LeakVerdict.LEAK and full_since is not None:
             self._state = LeakVerdict.WATCH
-        # Memory that has been growing for a part of the stretch only rises less than at its slope.
-        rise = min(best.trend.slope * best.span, best.spread)
         is_enough = history.samples >= self.least_for_leak
         limit = _detection_limit(tests[0], returned) if is_enough else None
         begin = onset(_after_jump(blocks)) if self._state in RISING and best.grows else None
         return Judgment(
-            self._state, best.since_step, history.last_step, best.trend, rise, limit, full_since, onset=begin
+            self._state,
+            best.since_step,
+            history.last_step,
+            best.trend,
+            best.risen,
+            limit,
+            full_since,
+            onset=begin,
         )
 
     def _next(self, tests: list[_StretchTest]) -> LeakVerdict:
@@ -261,9 +266,16 @@ def _test(blocks: Minima, is_rising: bool, returned: float) -> _StretchTest:
         keeps_growing=keeps_growing,
         has_teeth=falls_back and _rises_mostly(values),
         fell=fell,
-        spread=spread,
+        risen=_risen(blocks, whole.slope),
         stairs=stairs,
     )
+
+
+def _risen(blocks: Minima, slope: float) -> float:
+    """Return by how much the blocks rose at `slope`. Memory that has been growing for a part of them only has
+    risen by less: by no more than the blocks differ."""
+    steps, values = blocks
+    return min(slope * float(steps[-1] - steps[0]), float(values.max() - values.min()))
 
 
 def _has_leveled(minima: Minima, whole: Trend) -> bool:
