@@ -159,8 +159,8 @@ def heap_sentence(
         return None
     return (
         f"In {words.plural(steps, 'step')} the heap grew by {words.size(growth)} per step, and live tensors "
-        f"of torch by {words.size(explained)}: what grows is NumPy arrays, bytes, large lists or a library's "
-        "memory."
+        f"of torch by {words.size(explained)}: what grows is NumPy arrays, bytes, large lists, a library's "
+        "memory, or autograd nodes of a sum such as total += loss, where loss.item() has none."
     )
 
 
