@@ -48,6 +48,19 @@ def is_memory(value: Any) -> bool:
     return is_kind_of(value, (Tensor, bytes, bytearray, *_BUFFERS)) or _is_array(value)
 
 
+def is_table(value: Any) -> bool:
+    """Return whether `value` is a data frame or a series of pandas."""
+    generic = sys.modules.get("pandas.core.generic")
+    return generic is not None and is_kind_of(value, generic.NDFrame)
+
+
+def is_part_of_table(value: Any) -> bool:
+    """Return whether `value` is a block of a data frame, or what has its blocks: their arrays are in fields
+    of C, which only Python's collector sees."""
+    internals = sys.modules.get("pandas._libs.internals")
+    return internals is not None and is_kind_of(value, (internals.BlockManager, internals.Block))
+
+
 def attributes_of(value: Any) -> dict[str, Any]:
     """Return the attributes of an object, those in its dictionary and those in slots, read by Python's own
     descriptors; empty without any."""

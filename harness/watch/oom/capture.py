@@ -37,6 +37,7 @@ from harness.tracking.frames import is_installed, is_library, is_own, shorten
 from harness.tracking.owners import owned_tensors, storage_bytes
 from harness.watch.oom.backward import reached
 from harness.watch.oom.errors import attempt
+from harness.watch.oom.holders import script_modules
 from harness.watch.oom.place import FailedDevice, failed_device
 from harness.watch.oom.raised import Call, RaisedError
 from harness.watch.oom.variables import largest_variables, locals_of
@@ -298,7 +299,8 @@ def _variables(
     if training is None:
         return ()
     owned = (tensor for tensor, _ in owned_tensors(training.model, training.optimizer))
-    return largest_variables(raised.frames, raised.lines, device, owned)
+    modules = script_modules(raised.frames)
+    return largest_variables(raised.frames, raised.lines, device, owned, modules)
 
 
 def _categories(

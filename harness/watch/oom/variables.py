@@ -27,10 +27,13 @@ from harness.watch.oom.arrays import (
     attributes_of_class,
     is_kind_of,
     is_memory,
+    is_part_of_table,
+    is_table,
     memory_of,
     memory_of_container,
 )
 from harness.watch.oom.graphs import MOST_NODES, GraphWalk, node_of
+from harness.watch.oom.holders import parts_of_error
 
 MOST_VARIABLES = 5
 # Smaller ones explain nothing. A share of all that was found.
@@ -43,7 +46,7 @@ _MOST_OBJECTS, _MOST_S, _MOST_S_OF_ALL = 50_000, 0.5, 3.0
 _CLOCK_EVERY = 1_000
 _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
 _PLAIN = frozenset({int, float, complex, bool, str, type(None)})
-_LEFT_OUT = (ModuleType, type, Optimizer)
+_LEFT_OUT = (ModuleType, type)
 # What a decorated function has returned, and arguments that wait for a call. Only Python's collector sees it.
 _HOLDERS: tuple[Any, ...] = (functools._lru_cache_wrapper, functools.partial)
 # The frame's own, that of the variable here, and that of the call of `sys.getrefcount`.
@@ -89,8 +92,9 @@ class _Found:
 class _Search:
     """The search for memory on one device behind values, without that at the addresses `owned`."""
 
-    def __init__(self, device: torch.device, owned: set[int]) -> None:
+    def __init__(self, device: torch.device, owned: set[int], running: Sequence[FrameType]) -> None:
         self._device = device
+        self._running = running
         self._owned = owned
         self._until_s = time.thread_time() + _MOST_S_OF_ALL
 
@@ -133,9 +137,13 @@ class _Search:
                 seen.add(id(one))
                 container = memory_of_container(one, self._device)
                 found.depth_bytes += len(waiting) * self._count(container, sizes)
-                if not _is_plain(one):
-                    waiting.append(_parts(one))
+                waiting.append(self._parts(one))
         return True
+
+    def _parts(self, value: Any) -> Iterator[Any]:
+        if is_kind_of(value, BaseException):
+            return parts_of_error(value, self._running)
+        return iter(()) if _is_plain(value) else _parts(value)
 
     def _with_graphs(self, found: _Found, until_s: float) -> _VariableMemory:
         saved: dict[int, int] = {}
@@ -162,20 +170,28 @@ class _Search:
 
 
 def largest_variables(
-    frames: Sequence[FrameType], lines: Sequence[int], device: torch.device, owned: Iterable[Tensor]
+    frames: Sequence[FrameType],
+    lines: Sequence[int],
+    device: torch.device,
+    owned: Iterable[Tensor],
+    modules: Iterable[tuple[str, dict[str, Any]]] = (),
 ) -> tuple[LiveVariable, ...]:
-    """Return the variables of `frames`, the outermost first, that hold the most memory of `device`, the
-    largest first. `lines` are those that the frames have reached, and `owned` the tensors that do not
-    count."""
+    """Return the variables of `frames`, the outermost first, and of `modules`, by file, that hold the most
+    memory of `device`, the largest first. `lines` are those that the frames have reached, and `owned` the
+    tensors that do not count."""
     candidates: list[_Variable] = []
     with torch._C.DisableTorchFunctionSubclass():
         memories = (memory_of(one, device) for one in owned)
-        search = _Search(device, {memory.key for memory in memories if memory is not None})
+        search = _Search(device, {memory.key for memory in memories if memory is not None}, frames)
         for is_installed, frame, line in _script_first(frames, lines):
             site = f"{shorten(frame.f_code.co_filename)}:{line} {frame.f_code.co_name}"
             candidates += [
-                _Variable(name, site, is_installed, search.behind(value)) for name, value in _named(frame)
+                _Variable(name, site, is_installed, search.behind(value))
+                for name, value in _named(locals_of(frame))
             ]
+        for file, variables_of_module in modules:
+            held = ((name, search.behind(value)) for name, value in _named(dict(variables_of_module)))
+            candidates += [_Variable(name, file, False, one) for name, one in held if one.sizes]
     try:
         variables = _shared(candidates)
     except MemoryError:  # As with tens of thousands of tensors: what the largest one holds is known.
@@ -271,27 +287,27 @@ def locals_of(frame: FrameType) -> dict[str, Any]:
     return variables
 
 
-def _named(frame: FrameType) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of a frame, of objects each attribute: "kept", "net.history", "self.cache"; of
-    classes those that are containers."""
-    for name, value in locals_of(frame).items():
+def _named(variables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the variables of a frame or a module, of objects each attribute: "kept", "net.history",
+    "self.cache"; of classes those that are containers. The state of an optimizer is in a list of its own."""
+    for name, value in variables.items():
         if name.startswith("__") or type(value) in _PLAIN:
             continue
         if is_kind_of(value, type):
             own = list(attributes_of_class(value).items())
             yield from ((f"{name}.{key}", part) for key, part in own if _is_container(part))
-        elif is_kind_of(value, _LEFT_OUT):
+        elif is_kind_of(value, (*_LEFT_OUT, Optimizer)):
             continue
         elif is_kind_of(value, nn.Module):
             yield from _named_of_module(name, value)
-        elif _is_container(value) or is_kind_of(value, (FunctionType, *_HOLDERS)):
+        elif _is_container(value) or is_kind_of(value, (FunctionType, BaseException, *_HOLDERS)):
             yield name, value
         else:
             yield from ((f"{name}.{key}", part) for key, part in list(attributes_of(value).items()))
 
 
 def _is_container(value: Any) -> bool:
-    return is_kind_of(value, (dict, *_CONTAINERS)) or is_memory(value)
+    return is_kind_of(value, (dict, *_CONTAINERS)) or is_memory(value) or is_table(value)
 
 
 def _named_of_module(name: str, module: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -319,8 +335,12 @@ def _parts(value: Any) -> Iterator[Any]:
     if type(value) is FunctionType:
         file = shorten(value.__code__.co_filename)
         return iter(() if is_library(file) or is_own(file) else (*(value.__closure__ or ()), value.__dict__))
-    if type(value) is CellType:
+    if type(value) is CellType or is_part_of_table(value):
         return iter(gc.get_referents(value))
+    if type(value) is FrameType:
+        # Not its objects, as `self`, nor those of a module: the script has them in variables of its own.
+        is_function = value.f_code.co_flags & CO_OPTIMIZED
+        return iter([one for one in locals_of(value).values() if _is_container(one)] if is_function else ())
     if is_kind_of(value, _HOLDERS):
         return _held(value)
     return iter(attributes_of(value).values())
