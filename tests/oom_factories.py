@@ -40,6 +40,7 @@ def some_facts(device: DeviceKind = DeviceKind.CUDA, **values: Any) -> OomFacts:
         "cap_left_bytes": None,
         "process_limit": None,
         "maps_large_blocks": False,
+        "large_hole_bytes": None,
     }
     facts: dict[str, Any] = {
         "step": 120,

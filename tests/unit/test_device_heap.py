@@ -3,7 +3,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.device.cpu.heap import Heap, HeapMeter, Mallinfo2, heap_bytes, in_use, open_heap
+from harness.device.cpu.heap import (
+    Heap,
+    HeapMeter,
+    Mallinfo2,
+    heap_bytes,
+    in_use,
+    large_hole_bytes,
+    open_heap,
+)
 
 MIB = 1 << 20
 
@@ -121,3 +129,16 @@ def test_a_new_peak_window_forgets_what_was_read_in_the_one_before(scripted: Scr
     scripted.used = 3 * MIB
     assert scripted.meter.begin_peak() == 11 * MIB
     assert scripted.read() == (2 * MIB, 2 * MIB)
+
+
+@pytest.mark.skipif(open_heap() is None, reason="malloc cannot be read")
+def test_freed_blocks_are_holes_of_their_size_and_none_of_a_size_beyond_the_heap() -> None:
+    blocks = [(bytearray(40_000), bytearray(2_000)) for _ in range(2_000)]
+    live = [small for _, small in blocks]
+    before_bytes = large_hole_bytes(39_000)
+    del blocks
+    after_bytes = large_hole_bytes(39_000)
+    assert before_bytes is not None
+    assert after_bytes is not None
+    assert after_bytes - before_bytes >= 0.9 * len(live) * 40_000
+    assert large_hole_bytes(1 << 40) == 0

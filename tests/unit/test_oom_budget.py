@@ -215,3 +215,25 @@ def test_private_pools_are_those_of_cuda_graphs_or_of_the_script() -> None:
     report = explain(some_facts(private_free_bytes=600 * MIB, reserved_bytes=80 * GIB))
     assert report.verdict is OomVerdict.PRIVATE_POOLS
     assert report.why.startswith("600 MiB were free in private pools (CUDA graphs, torch.cuda.MemPool), ")
+
+
+def test_holes_as_large_as_the_request_were_none_at_the_failure() -> None:
+    """Those of `views = [crop(image) for _ in range(n)]`: the error frees the list."""
+    holes = CPU_CAP | {"allocated_bytes": 30 * MIB, "reserved_bytes": 320 * MIB, "cap_left_bytes": 0}
+    limits: dict[str, Any] = {"error_bytes": 64 << 10, "least_bytes": 64 << 10, "most_bytes": 64 << 10}
+    facts = some_facts(DeviceKind.CPU, **holes | limits)
+    assert explain(facts).verdict is OomVerdict.FRAGMENTATION
+    freed = some_facts(DeviceKind.CPU, **holes | limits | {"large_hole_bytes": 280 * MIB})
+    report = explain(freed)
+    assert report.verdict is OomVerdict.CAP
+    assert "10.0 MiB free in the heap in pieces, 280 MiB free in the heap since the failure" in report.why
+    assert sum(part.size_bytes for part in budget(freed)) == freed.held.limit_bytes
+
+
+def test_where_the_request_is_unknown_so_is_what_the_failed_functions_had() -> None:
+    unknown: dict[str, Any] = {"error_bytes": None, "least_bytes": None, "most_bytes": None}
+    report = explain(some_facts(DeviceKind.CPU, **RELEASED | unknown))
+    assert "273 MiB free under the cap at this reading" in report.why
+    assert (
+        "     273 MiB  free under the cap at this reading: of it the failed functions had an unknown part\n"
+    ) in render(report)

@@ -22,6 +22,8 @@ _DIGITS = 3
 
 _HOLES = "free in the heap, in pieces between live blocks"
 _SET_ASIDE = "set aside by malloc for other threads: address space without memory"
+_LARGE_HOLES = "free in the heap since the failure: holes as large as the request"
+_AT_READING = " at this reading: of it the failed functions had an unknown part"
 _RELEASED = "in use at the failure, released before this reading (at least)"
 
 
@@ -85,7 +87,8 @@ def budget(facts: OomFacts) -> tuple[BudgetPart, ...]:
         parts, unknown = [], ["allocated memory"]
     parts += _unused(memory, on_cpu)
     inside = sum(part.size_bytes for part in parts)
-    outside_parts, outside_unknown = _outside(memory, on_cpu, inside, released_bytes(facts))
+    released = released_bytes(facts) if facts.asked.most_bytes else None
+    outside_parts, outside_unknown = _outside(memory, on_cpu, inside, released)
     least_excess = _LEAST_EXCESS * limit_bytes
     parts += [part for part in outside_parts if part.size_bytes >= 0 or -part.size_bytes >= least_excess]
     parts = [part for part in parts if part.size_bytes]
@@ -122,7 +125,8 @@ def _unused(memory: MemoryAtFailure, on_cpu: bool) -> list[BudgetPart]:
     if not unused:
         return []
     if on_cpu:
-        return [BudgetPart(_HOLES, unused)]
+        large = min(unused, memory.large_hole_bytes or 0)
+        return [BudgetPart(_HOLES, unused - large), BudgetPart(_LARGE_HOLES, large)]
     parts = []
     for name, size in (
         ("free in private pools (CUDA graphs, MemPool)", memory.private_free_bytes),
@@ -137,10 +141,10 @@ def _unused(memory: MemoryAtFailure, on_cpu: bool) -> list[BudgetPart]:
 
 
 def _outside(
-    memory: MemoryAtFailure, on_cpu: bool, inside: int, released: int
+    memory: MemoryAtFailure, on_cpu: bool, inside: int, released: int | None
 ) -> tuple[list[BudgetPart], list[str]]:
     """Return the parts outside the allocator, and the names of those that are unknown. `inside` is the
-    allocator's memory in bytes."""
+    allocator's memory in bytes, `released` that of `released_bytes`; None if the request is unknown."""
     assert memory.limit_bytes is not None
     if memory.is_capped and not on_cpu:
         return [BudgetPart("free under the cap", max(0, memory.limit_bytes - inside))], []
@@ -152,7 +156,8 @@ def _outside(
         left = max(0, left)
         parts = _covered(memory, memory.limit_bytes - left - inside)
         if not released:
-            return [*parts, BudgetPart(f"free under the {limit_name}", left)], []
+            then = _AT_READING if released is None else ""
+            return [*parts, BudgetPart(f"free under the {limit_name}{then}", left)], []
         return [
             *parts,
             BudgetPart(_RELEASED, released),

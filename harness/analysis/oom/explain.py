@@ -135,9 +135,10 @@ def _fragmentation(facts: OomFacts) -> str | None:
 
 def _holes(facts: OomFacts, holes: int) -> str | None:
     """Test fragmentation on the CPU: under a cap or a limit of the process, free memory in the heap that the
-    request could not use. The size of the largest hole is unknown; the error implies that it was too
-    small."""
+    request could not use. The size of the largest hole is unknown; the error implies that it was too small.
+    Holes as large as it by now are those of what has been freed since."""
     memory, least = facts.held, facts.asked.least_bytes or 0
+    holes -= memory.large_hole_bytes or 0
     limit = memory.run_limit_bytes
     if limit is None or not hits_limit(facts) or holes < max(least, limit * LEAST_HOLES_SHARE):
         return None

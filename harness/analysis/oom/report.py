@@ -108,6 +108,9 @@ class MemoryAtFailure(NamedTuple):
     shared_total_bytes: int | None = None
     # On the CPU: whether malloc maps large blocks individually, so that they leave no holes.
     maps_large_blocks: bool = False
+    # On the CPU: the free memory of the heap, as read, in holes as large as the request. At the failure
+    # there was none: of these holes the failed functions had all or a part, as in `[load(i) for i in …]`.
+    large_hole_bytes: int | None = None
 
     @property
     def unused_bytes(self) -> int | None:

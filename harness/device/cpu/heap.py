@@ -7,6 +7,7 @@ lists: with 100,000 free chunks it takes milliseconds. `harness.watch.memory` re
 
 import ctypes
 import os
+import re
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -131,6 +132,42 @@ def in_use(info: HeapInfo) -> int:
 def heap_bytes(info: HeapInfo) -> int:
     """Return malloc's bytes, in use or free: the memory available without a request to the system."""
     return info.arena + info.hblkhd
+
+
+# For an aligned block, such as a tensor's, malloc needs up to so much more. It gives that back, so that the
+# hole that the block leaves is too small for another one.
+_ALIGNMENT_BYTES = 128
+# No malloc has so much. Before it gives up it sorts what was freed into bins by size, in every arena.
+_IMPOSSIBLE_BYTES = 1 << 46
+# Some 250 bins of two arenas, of about 70 letters each.
+_MOST_TEXT = 1 << 16
+_BIN = re.compile(rb'<(?:size|unsorted) from="(\d+)" to="\d+" total="(\d+)"')
+
+
+def large_hole_bytes(size_bytes: int) -> int | None:
+    """Return how much of malloc's free memory is in holes that an aligned block of `size_bytes` fits into,
+    without those of bins that have smaller ones too and without the end of each arena; None where malloc
+    cannot be read."""
+    least_bytes = size_bytes + _ALIGNMENT_BYTES
+    library = ctypes.PyDLL(None)
+    try:
+        malloc, write, close = library.malloc, library.malloc_info, library.fclose
+        open_text = library.fmemopen
+    except AttributeError:
+        return None
+    malloc.restype, malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+    open_text.restype = ctypes.c_void_p
+    open_text.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
+    write.argtypes, close.argtypes = (ctypes.c_int, ctypes.c_void_p), (ctypes.c_void_p,)
+    text = ctypes.create_string_buffer(_MOST_TEXT)
+    malloc(_IMPOSSIBLE_BYTES)
+    file = open_text(text, _MOST_TEXT, b"w")
+    if file is None:
+        return None
+    write(0, file)
+    close(file)
+    bins = _BIN.findall(text.value)
+    return sum(int(total) for least, total in bins if int(least) >= least_bytes) if bins else None
 
 
 # Enough for the 10th and the 90th percentile.

@@ -28,7 +28,7 @@ from harness.analysis.oom.report import (
     OomPhase,
 )
 from harness.device.allocated import allocated_bytes
-from harness.device.cpu.heap import separates_large_blocks
+from harness.device.cpu.heap import large_hole_bytes, separates_large_blocks
 from harness.device.host.shared_memory import read_shared_memory
 from harness.device.protocol import AllocatorReading, Device, MemoryInfo
 from harness.records.memory import MemoryCategory, ProcessLimit
@@ -245,9 +245,9 @@ def _memory(
     info = (None if device is None else attempt(device.read_memory_info)) or MemoryInfo(None, None)
     total = numbers.total_bytes or info.total_bytes
     free = info.free_bytes if numbers.free_bytes is None else numbers.free_bytes
+    requested = numbers.requested_bytes
     if raised.is_from_worker and process_limit is not None:
         # Shared memory is not covered by it.
-        requested = numbers.requested_bytes
         process_limit = None if is_shared else _limit_of_worker(process_limit, requested, free, cap_bytes)
         if process_limit is not None:  # The readings are those of another process than the worker.
             allocator = AllocatorReading.unknown()
@@ -278,6 +278,7 @@ def _memory(
         cap_left_bytes=allocator.cap_left_bytes,
         process_limit=process_limit,
         maps_large_blocks=is_cpu and separates_large_blocks(),
+        large_hole_bytes=attempt(lambda: large_hole_bytes(requested)) if is_cpu and requested else None,
         shared_free_bytes=None if shared is None else shared.free_bytes,
         shared_total_bytes=None if shared is None else shared.total_bytes,
     )
