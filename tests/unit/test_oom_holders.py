@@ -1,6 +1,7 @@
 """Memory that a script keeps where none of its frames has a variable for it."""
 
 import sys
+from functools import cache
 from types import FrameType, ModuleType
 
 import numpy as np
@@ -126,6 +127,26 @@ def test_a_module_with_a_frame_that_failed_is_not_searched_twice(registry: Modul
     code = compile("import sys\nframe = sys._getframe()", "/project/registry.py", "exec")
     exec(code, vars(registry))
     assert "project/registry.py" not in {file for file, _ in script_modules([vars(registry)["frame"]])}
+
+
+class Features:
+    """A class with a cache of what its method has returned."""
+
+    @cache  # noqa: B019 - The leak that is tested.
+    def get(self, index: int) -> Tensor:
+        return torch.full((1_000,), float(index))
+
+
+def test_the_cache_of_a_method_holds_what_it_has_returned() -> None:
+    def fill() -> FrameType:
+        kind = Features
+        for index in range(3):
+            kind().get(index)
+        return sys._getframe()
+
+    Features.get.cache_clear()
+    assert variables_of(fill()) == {"kind.get": 3 * _BYTES}
+    Features.get.cache_clear()
 
 
 def test_data_frames_hold_the_arrays_of_their_columns() -> None:

@@ -289,13 +289,16 @@ def locals_of(frame: FrameType) -> dict[str, Any]:
 
 def _named(variables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the variables of a frame or a module, of objects each attribute: "kept", "net.history",
-    "self.cache"; of classes those that are containers. The state of an optimizer is in a list of its own."""
+    "self.cache"; of classes those that are containers or caches. The optimizer's state is listed apart."""
     for name, value in variables.items():
         if name.startswith("__") or type(value) in _PLAIN:
             continue
         if is_kind_of(value, type):
-            own = list(attributes_of_class(value).items())
-            yield from ((f"{name}.{key}", part) for key, part in own if _is_container(part))
+            yield from (
+                (f"{name}.{key}", part)
+                for key, part in list(attributes_of_class(value).items())
+                if _is_container(part) or is_kind_of(part, _HOLDERS)
+            )
         elif is_kind_of(value, (*_LEFT_OUT, Optimizer)):
             continue
         elif is_kind_of(value, nn.Module):
