@@ -36,7 +36,9 @@ much, nor for a rise that does not exceed an earlier one that was freed, as with
 epoch.
 
 On the CPU holes in the heap, and growth of the process that is not certainly outside the heap, are no leak
-before they exceed three times the largest transient memory of a step: a heap settles for some hundred steps.
+before they exceed three times the largest transient memory of a step, or half of what live memory has grown
+by: a heap settles for some hundred steps, and under a buffer with a limit until its items have been replaced
+some times.
 
 Memory that fills once (a cache, the first of such lists) cannot be distinguished from a leak before it is
 full: if that takes longer than 96 readings, the verdict is "leak" and is withdrawn after about an eighth of

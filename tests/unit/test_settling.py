@@ -13,12 +13,17 @@ NEEDED, LIVE = 5_100_000, 46 * MIB
 LIMITS = Limits(6 * GIB, 20 * GIB)
 
 
-def judged(holes: Callable[[int], int], objects: Callable[[int], int]) -> list[list[LeakRow]]:
-    """All verdicts on a script with holes, and objects outside the heap, of the given sizes at each step."""
+def judged(
+    holes: Callable[[int], int],
+    objects: Callable[[int], int],
+    live: Callable[[int], int] = lambda _step: LIVE,
+) -> list[list[LeakRow]]:
+    """All verdicts on a script with holes, objects outside the heap, and live memory, of the given sizes at
+    each step."""
     detector, result = LeakDetector(on_cpu=True), list[list[LeakRow]]()
     for step in range(1, STEPS + 1):
-        row = a_row(step, LIVE, rss=LIVE + 380 * MIB + holes(step) + objects(step))
-        detector.add_steps([row._replace(peak_allocated_bytes=LIVE + NEEDED)], LIMITS)
+        row = a_row(step, live(step), rss=live(step) + 380 * MIB + holes(step) + objects(step))
+        detector.add_steps([row._replace(peak_allocated_bytes=live(step) + NEEDED)], LIMITS)
         detector.add_host(step, None, 5 * MIB + holes(step))
         if step % 8 == 0:
             result.append(detector.judge(row.t_ns, LIMITS))
@@ -48,6 +53,18 @@ def test_holes_that_outgrow_what_steps_need_are_fragmentation() -> None:
     verdicts = called(judged(lambda step: step * 100_000, lambda _step: 0))
     assert set(verdicts) == {LeakSeries.FRAGMENTATION}
     assert 3 * NEEDED <= verdicts[LeakSeries.FRAGMENTATION] * 100_000 < 5 * NEEDED
+
+
+def test_holes_under_a_full_buffer_are_no_leak_before_they_exceed_half_of_it() -> None:
+    """A replay buffer of 100 MiB is full after 60 steps, and its items are replaced from then on."""
+
+    def buffer(step: int) -> int:
+        return LIVE + min(step, 60) * 100 * MIB // 60
+
+    assert called(judged(lambda step: step * 60_000, lambda _step: 0, buffer)) == {}
+    verdicts = called(judged(lambda step: step * 200_000, lambda _step: 0, buffer))
+    assert set(verdicts) == {LeakSeries.FRAGMENTATION}
+    assert verdicts[LeakSeries.FRAGMENTATION] * 200_000 >= 45 * MIB
 
 
 def test_small_objects_outside_the_heap_are_a_leak_before_they_outgrow_a_step() -> None:

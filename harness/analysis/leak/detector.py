@@ -17,7 +17,7 @@ from harness.analysis.leak.growth import (
 from harness.analysis.leak.headroom import NO_LIMITS, Headroom, Limits
 from harness.analysis.leak.needs import StepNeeds
 from harness.analysis.leak.refill import Refill
-from harness.analysis.leak.settling import settled
+from harness.analysis.leak.settling import LiveRange, settled
 from harness.analysis.leak.variation import StepVariation
 from harness.records.memory import TOGETHER, LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import MAX_SHARED_READING_NS, RECORDED_FLAGS, StepRow
@@ -75,6 +75,7 @@ class LeakDetector:
         self._process, self._judges_process = GrowthJudge(), False
         self._headroom = Headroom(on_cpu=on_cpu)
         self._refill = Refill()
+        self._live = LiveRange()
         self._variation = StepVariation()
         self._needs, self._inputs_grow = StepNeeds(), False
         self.settings_version: int | None = None
@@ -117,6 +118,7 @@ class LeakDetector:
                 self._needs.add_peak(row.step, transient)
             allocated, reserved, rss = row.allocated_bytes, row.reserved_bytes, row.rss_bytes
             self._add(LeakSeries.ALLOCATED, row.step, allocated)
+            self._live.add(allocated)
             if self._on_cpu:
                 self._process.add(row.step, rss)
                 self._is_heap_measured = self._is_heap_measured or allocated is not None
@@ -183,7 +185,7 @@ class LeakDetector:
         self.doubts_leak = live.verdict is not live_before.verdict
         judgments[LeakSeries.HOST] = self._refill.without(judgments[LeakSeries.HOST])
         if self._on_cpu:
-            judgments = settled(judgments, self._headroom.transient_bytes)
+            judgments = settled(judgments, self._headroom.transient_bytes, self._live.grown_bytes)
         rising = {series for series, judgment in judgments.items() if judgment.verdict in RISING}
         if self._on_cpu:
             _attribute_to_holes(judgments)

@@ -115,7 +115,7 @@ def _why_no_leak(context: VerdictContext) -> str:
     if judgment.settles_below is not None:
         return (
             f" Until holes have settled, the heap may grow by {words.size(judgment.settles_below)}, three "
-            "times what a step needs beyond what it retains."
+            "times what a step needs beyond what it retains, or half of what live memory has grown by."
         )
     return f'{_end(context)} It is too early for the verdict "leak".'
 
