@@ -106,6 +106,13 @@ def _leaves_nothing_compiled() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _no_script_has_the_modules_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory runs out, what they hold is none of a script's, and takes half a second to search."""
+    if (capture := sys.modules.get("harness.watch.oom.capture")) is not None:
+        monkeypatch.setattr(capture, "script_modules", lambda _frames: ())
+
+
+@pytest.fixture(autouse=True)
 def _own_home(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test touches the person's own runs, nor hears their settings, nor leaves another main module, which
     forked processes would run: that of a page that was tested."""

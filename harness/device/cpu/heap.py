@@ -137,8 +137,8 @@ def heap_bytes(info: HeapInfo) -> int:
 # For an aligned block, such as a tensor's, malloc needs up to so much more. It gives that back, so that the
 # hole that the block leaves is too small for another one.
 _ALIGNMENT_BYTES = 128
-# No malloc has so much. Before it gives up it sorts what was freed into bins by size, in every arena.
-_IMPOSSIBLE_BYTES = 1 << 46
+# No address space has so much. Before it gives up it sorts what was freed into bins by size, in every arena.
+_IMPOSSIBLE_BYTES = 1 << 60
 # Some 250 bins of two arenas, of about 70 letters each.
 _MOST_TEXT = 1 << 16
 _BIN = re.compile(rb'<(?:size|unsorted) from="(\d+)" to="\d+" total="(\d+)"')

@@ -189,8 +189,12 @@ def largest_variables(
                 _Variable(name, site, is_installed, search.behind(value))
                 for name, value in _named(locals_of(frame))
             ]
+        known: set[int] = set()
         for file, variables_of_module in modules:
-            held = ((name, search.behind(value)) for name, value in _named(dict(variables_of_module)))
+            # Most of it is imported, often from another one of them.
+            own = {name: value for name, value in variables_of_module.items() if id(value) not in known}
+            known.update(map(id, own.values()))
+            held = ((name, search.behind(value)) for name, value in _named(own))
             candidates += [_Variable(name, file, False, one) for name, one in held if one.sizes]
     try:
         variables = _shared(candidates)
