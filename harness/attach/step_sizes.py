@@ -13,6 +13,8 @@ from harness.attach.skipped_batches import SkippedBatches
 
 # Of the inputs of a model: it may have acted for an agent that learns from several samples.
 ONE_SAMPLE = (1, None)
+# From so many changes of size on, calls before one backward pass are of several lengths.
+_LEAST_SIZE_CHANGES = 2
 
 
 class StepSizes:
@@ -82,8 +84,9 @@ class StepSizes:
         self._is_input_unknown = self._is_same_input = self._repeats_inputs = False
         # Whether the inputs since the newest backward pass are those before it.
         self._is_same_batch = False
-        # Whether the model was called with several numbers of samples before one backward pass.
-        self._is_mixed = False
+        # How often a call of the model had another number of samples than the one before it, before one
+        # backward pass. Once may be for a call that failed.
+        self._size_changes = 0
         self._skipped = SkippedBatches(left)
 
     def begin_after(self, early: Sequence[int]) -> None:
@@ -137,7 +140,7 @@ class StepSizes:
         if before is not None and rows is not None and rows.follow(self._rows) and rows.size == sizes[0]:
             sizes, self.has_slices = _sum(before, sizes), True
         elif before is not None and before[0] != sizes[0] and ONE_SAMPLE[0] not in (before[0], sizes[0]):
-            self._is_mixed = True
+            self._size_changes += 1
         self.leader, self.inputs, self._rows = model_id, sizes, rows
 
     def replay(self, model_id: int, sizes: tuple[int | None, int | None]) -> None:
@@ -193,7 +196,7 @@ class StepSizes:
             self._is_late = False
             if self.inputs is not None and not prefers_inputs:
                 called, tokens = _sum((called, tokens), self.inputs)
-        if self._is_mixed and not loaded:
+        if self._size_changes >= _LEAST_SIZE_CHANGES and not loaded:
             called = tokens = None
         elif called is None and tokens is None:
             called, tokens = self._evaluated
@@ -212,7 +215,8 @@ class StepSizes:
         self.carried, self.newest, self._prefers_inputs = self.newest or 0, None, False
         self.leader = self.inputs = self._rows = self._samples = self._tokens = None
         self._before, self._input = (None, None), None
-        self._is_input_unknown = self._is_same_input = self._is_same_batch = self._is_mixed = False
+        self._is_input_unknown = self._is_same_input = self._is_same_batch = False
+        self._size_changes = 0
         return samples, tokens
 
     def _joined_samples(self, loaded: int, called: int | None) -> int | None:

@@ -73,6 +73,11 @@ def with_words(step: int) -> Iterable[Tensor]:
     return [_DATA[step : step + letters].clone() for letters in (7, 5, 7)]
 
 
+def after_a_call_of_another_size(step: int) -> Iterable[Tensor]:
+    """As where the call fails, and the script goes on with another batch."""
+    return [_DATA[step : step + 3].clone(), _DATA[step : step + 5].clone()]
+
+
 def acting_before_it_learns(step: int) -> Iterable[Tensor]:
     """Three states of an agent, one after the other, and then five together."""
     return [*(_DATA[row].clone()[None] for row in range(3)), _DATA[step : step + 5].clone()]
@@ -82,6 +87,7 @@ def acting_before_it_learns(step: int) -> Iterable[Tensor]:
     ("calls", "samples"),
     [
         (with_words, 0),
+        (after_a_call_of_another_size, 5),
         (acting_before_it_learns, 5),
         (with_own_slices, 10),
         (with_a_single_row_at_the_end, 9),
