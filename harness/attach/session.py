@@ -171,9 +171,10 @@ class Session:
 
     def early_gradients(self) -> None:
         """Gradients are about to be computed, before the training has begun."""
-        self._record.has_trained |= self.follows()
-        if self.follows() and (self._gradient_searches_left or self._called):
-            self._guard.run(self._discover_by_gradients)
+        if self.follows():
+            self._record.has_trained = True
+            if self._gradient_searches_left or self._called:
+                self._guard.run(self._discover_by_gradients)
 
     def gradients_cleared(self) -> None:
         """The gradients of a model were cleared. Raises ScriptStopped where the run is to end."""
@@ -257,9 +258,8 @@ class Session:
             if not (model.training and torch.is_grad_enabled()):
                 self._loaders.feeding.has_evaluated = True
                 return
-            # A transform of the dataset computes no gradients.
             if not self._searches_left or not any(one.requires_grad for one in model.parameters()):
-                return
+                return  # A transform of the dataset has nothing to train.
             self._searches_left -= 1
             optimizers = live_optimizers()
             if not owns(model, owned_parameters(optimizers)):
