@@ -34,6 +34,7 @@ _MOST_NAMES = 1_000
 _END_UNIX_S = 2**33
 # A record has a length, its checksum, the data, and their checksum.
 _RECORD_BYTES = 8 + 4 + 4
+_LARGEST_HALF = 0xFFFF  # The bits of a float16.
 
 
 class _Scalar(NamedTuple):
@@ -206,12 +207,13 @@ class _EventLog:
             return float(value.simple_value)
         if kind != "tensor" or plugin != "scalars":
             return None
-        if any(
-            dim.size != 1 for dim in value.tensor.tensor_shape.dim
-        ):  # Before anything is allocated for it.
+        tensor = value.tensor
+        if any(dim.size != 1 for dim in tensor.tensor_shape.dim):  # Before anything is allocated for it.
+            return None
+        if any(bits > _LARGEST_HALF for bits in tensor.half_val):  # NumPy 1 would drop the bits above.
             return None
         try:
-            return float(self._to_array(value.tensor).item())
+            return float(self._to_array(tensor).item())
         except (TypeError, ValueError, AttributeError, KeyError, OverflowError):
             return None
 
