@@ -70,7 +70,9 @@ class _Layer(torch.autograd.Function):
         copy = states.new_empty(weight_count if states.dtype is not weights[0].dtype else 0)
         ctx.kernel, ctx.weight_count = kernel, weight_count
         _use_workspace(kernel, output, weight_count)
-        ctx.save_for_backward(states, output, hidden, cells, reserve, copy, *weights)
+        # Torch 2.6 keeps what was to be saved if checkpointing ends its second pass here: with the output
+        # itself that is a reference cycle.
+        ctx.save_for_backward(states, output.detach(), hidden, cells, reserve, copy, *weights)
         return output, torch.empty_like(hidden), torch.empty_like(cells)
 
     @staticmethod
