@@ -358,7 +358,7 @@ class Observation:
         under_way = self.under_way
         loss_ticket: LossTicket | None = None
         if isinstance(logged := under_way.logged_loss, float):
-            loss_ticket = logged.__float__
+            loss_ticket = logged
         elif logged is not None or self._has_loss:
             loss_ticket = timer.take_loss(training.loss if logged is None else logged)
         self._has_loss, under_way.logged_loss = False, None

@@ -70,8 +70,7 @@ class PlainObservation(Observation):
         if (logged := plain.logged_loss) is not None:
             loss, plain.logged_loss = float(logged), None
         samples, tokens = self._note_sizes()
-        ticket = None if loss is None else loss.__float__
-        steps.step_ended(step, times_ns, None, ticket, samples, tokens)
+        steps.step_ended(step, times_ns, None, loss, samples, tokens)
         plain.leave(step)
         plain.succeeded()
         self._proceed(step)

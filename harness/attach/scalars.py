@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.records.floats import encode_float
 from harness.records.script import ScalarRow
-from harness.watch.readback import LossReader, LossTicket
+from harness.watch.readback import LossReader, SlotTicket
 from harness.words import clip
 
 _LONGEST_NAME = 200
@@ -143,7 +143,7 @@ class DeviceReads:
         self._open_event = open_event
         self._current_stream = current_stream
         self._free: list[Any] = []
-        self._awaited: deque[tuple[Any, list[tuple[_Target, LossTicket]]]] = deque()
+        self._awaited: deque[tuple[Any, list[tuple[_Target, SlotTicket]]]] = deque()
 
     @classmethod
     def of(cls, device: torch.device) -> "DeviceReads | None":
@@ -156,7 +156,7 @@ class DeviceReads:
 
     def request(self, numbers: list[tuple[_Target, Tensor]]) -> None:
         """Copy numbers to the host, behind the work that the device has."""
-        tickets = [(target, ticket) for target, one in numbers if (ticket := self._reader.take(one))]
+        tickets = [(target, ticket) for target, one in numbers if (ticket := self._reader.take_slot(one))]
         event = self._free.pop() if self._free else self._open_event()
         event.record(*(() if self._current_stream is None else (self._current_stream(),)))
         self._awaited.append((event, tickets))

@@ -31,6 +31,15 @@ from harness.train.workload import Workload
 
 # The first makes the optimizer's state; the second is like all that follow.
 STEPS = 2
+# Losses of which torch returns the mean, or sum, in the memory for the losses of all elements, shrunk to one:
+# the position of the reduction among their arguments (`aten/src/ATen/native/Loss.cpp`, also for CUDA).
+_SHRUNK_LOSSES = {
+    torch.ops.aten.mse_loss.default: 2,
+    torch.ops.aten.smooth_l1_loss.default: 2,
+    torch.ops.aten.soft_margin_loss.default: 2,
+    torch.ops.aten.binary_cross_entropy.default: 3,
+}
+_NO_REDUCTION = 0
 # torch caches the result of each operator for each shape without a bound: some kilobytes each.
 _MOST_SHAPES = 50_000
 
@@ -137,7 +146,9 @@ class _Watch(StorageWatch[int]):
         if func is torch.ops.prim.device.default:
             return func(*args)  # A query that allocates nothing; half of all calls.
         try:
-            if _writes_in_place(func) and args[0].dim():  # Numbers of no dimension keep their values.
+            if func in _SHRUNK_LOSSES and (elements := _of_all_elements(func, args)) is not None:
+                result = super().__torch_dispatch__(func, types, elements, kwargs).resize_(())
+            elif _writes_in_place(func) and args[0].dim():  # Numbers of no dimension keep their values.
                 result = args[0]  # As the operator would return it, at a tenth of the time.
             else:
                 result = super().__torch_dispatch__(func, types, args, kwargs)
@@ -150,6 +161,16 @@ class _Watch(StorageWatch[int]):
                 return False  # Initial values are checked for resampling; here there are none.
             raise
         return self._scratch.ran(func, args, kwargs or {}, result, self._log.phases[-1].name)
+
+
+def _of_all_elements(function: OpOverload, args: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Return the arguments with which one of `_SHRUNK_LOSSES` returns the loss of each element; None if they
+    are those already."""
+    position = _SHRUNK_LOSSES[function]
+    if len(args) > position and args[position] == _NO_REDUCTION:
+        return None
+    before = (*args[:position], *(None for _ in range(position - len(args))))
+    return (*before, _NO_REDUCTION, *args[position + 1 :])
 
 
 @cache

@@ -1,19 +1,20 @@
 """Transfer of scalars such as the loss from the device without waiting for it.
 
 On an asynchronous device the loss is copied into a ring of slots (pinned, but for Apple's GPUs), behind the
-step's work in the same stream; it may be read once the device has finished the step. On the CPU the tensor
-itself is the ticket.
+step's work in the same stream; it may be read once the device has finished the step. On the CPU it is read at
+once: the tensor may hold far more memory than its number, as that of `mse_loss`, in which torch computes the
+losses of all elements before it shrinks it.
 """
 
 from collections import deque
 from collections.abc import Callable
-from operator import attrgetter
+from operator import methodcaller
 
 import torch
 from torch import Tensor
 
-# Returns the loss. Call it on any thread, after the device has finished the step.
-LossTicket = Callable[[], float]
+# The loss, or what returns it: to be called on any thread, after the device has finished the step.
+LossTicket = Callable[[], float] | float
 
 SLOTS = 4096
 _CPU = torch.device("cpu")
@@ -42,7 +43,7 @@ class LossReader:
     """Source of tickets for losses. One writer (the training thread), one reader (the writer's thread).
 
     Attributes:
-        take: a ticket for a loss, a scalar without graph; None when every slot is waiting to be read.
+        take: a ticket for a loss, a scalar without graph, as `take_slot`; on a synchronous device its value.
     """
 
     def __init__(self, ring: Tensor | None, device: torch.device = _CPU) -> None:
@@ -51,9 +52,9 @@ class LossReader:
         self._device = device
         self._slots = () if ring is None else ring.unbind()
         self._free = deque(range(len(self._slots)))
-        # As `item`, which passes the interpreter's lock to training and back for each loss.
+        # `item` would pass the interpreter's lock to another thread and back for each loss.
         self.take: Callable[[Tensor], LossTicket | None] = (
-            attrgetter("tolist") if ring is None else self._take_slot
+            methodcaller("tolist") if ring is None else self.take_slot
         )
 
     @classmethod
@@ -65,7 +66,8 @@ class LossReader:
         ring = torch.empty(SLOTS, dtype=torch.float32, device="cpu", pin_memory=device.type != "mps")
         return cls(ring, device)
 
-    def _take_slot(self, loss: Tensor) -> LossTicket | None:
+    def take_slot(self, loss: Tensor) -> SlotTicket | None:
+        """Copy `loss` into a slot; return its ticket, or None when every slot is waiting to be read."""
         if not self._free:
             return None
         if loss.device != self._device and loss.device.type == self._device.type:

@@ -39,7 +39,7 @@ PendingStep = tuple[
     int,
     Times,
     StepTicket | None,
-    LossTicket | float | None,
+    LossTicket | None,
     int,
     int | None,
     Waits,

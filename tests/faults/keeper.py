@@ -31,6 +31,6 @@ class CurveKeeper:
     ) -> None:
         """Take the loss down, then the step's number."""
         assert loss is not None
-        LOSS.pack_into(self._map, COUNT.size + (step - 1) * LOSS.size, loss())
+        LOSS.pack_into(self._map, COUNT.size + (step - 1) * LOSS.size, loss() if callable(loss) else loss)
         COUNT.pack_into(self._map, 0, step)
         self._after_step(step)

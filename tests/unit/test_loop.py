@@ -38,7 +38,7 @@ class Listener:
         tokens: int | None,
     ) -> None:
         assert loss is not None
-        self.heard.append((step, times_ns, loss(), samples, tokens))
+        self.heard.append((step, times_ns, loss() if callable(loss) else loss, samples, tokens))
 
 
 def run(workload: Any, steps: int, losses: LossReader | None = None) -> Listener:

@@ -145,7 +145,7 @@ def test_a_loss_that_found_no_slot_is_missing_not_zero() -> None:
 def test_a_loss_that_is_not_finite_is_kept_and_reported_once(loss: float, label: str) -> None:
     bench = Bench()
     for value in (0.5, loss, loss, 0.5):
-        bench.step(loss=lambda value=value: value)  # type: ignore[misc]
+        bench.step(loss=value)
     rows = bench.recorder.collect()
     assert str(decode_float(rows[1].loss, rows[1].loss_state)) == str(loss)
     assert [(event.kind, event.step, event.label) for event in bench.events] == [
@@ -156,7 +156,7 @@ def test_a_loss_that_is_not_finite_is_kept_and_reported_once(loss: float, label:
 def test_a_loss_that_breaks_again_is_reported_again() -> None:
     bench = Bench()
     for value in (math.nan, 0.5, math.inf):
-        bench.step(loss=lambda value=value: value)  # type: ignore[misc]
+        bench.step(loss=value)
     bench.recorder.collect()
     assert [event.step for event in bench.events] == [1, 3]
 
