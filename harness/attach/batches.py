@@ -152,11 +152,14 @@ def _is_state(first: Tensor, second: Any) -> bool:
 def _is_sequence_first(first: Tensor, second: Any) -> bool:
     """Return whether `first` is (sequence, batch) of token ids, or (sequence, batch, features), because
     `second` is the hidden state of recurrent layers, (layers, batch, features), or has some, or has the
-    length of each sequence. A tensor with one layer may as well be an embedding of positions, and one with
-    two equal dimensions a mask."""
+    length of each sequence; or, of token ids, is a mask of the positions, (sequence, sequence). A tensor with
+    one layer may as well be an embedding of positions, and one with two equal dimensions a mask."""
     has_tokens = first.dim() == 2 and not first.is_floating_point()
     if not has_tokens and first.dim() != 3:
         return False
+    if has_tokens and type(second) is Tensor and second.dim() == 2 and not second.is_nested:
+        is_mask = second.is_floating_point() or second.dtype is torch.bool
+        return is_mask and first.shape[1] != first.shape[0] == second.shape[0] == second.shape[1]
     if type(second) is Tensor and second.dim() == 1:
         return first.shape[0] != first.shape[1] == second.shape[0] and _are_lengths(second)
     state = first_tensor(second)

@@ -74,6 +74,11 @@ def test_a_hidden_state_before_the_batch_is_not_counted(
         ((torch.zeros(4, 9, dtype=torch.long), torch.ones(9)), 4),
         ((torch.zeros(4, 9, dtype=torch.long), torch.ones(9, dtype=torch.long, device="meta")), 4),
         ((torch.zeros(8, 35), torch.arange(35, 0, -1)), 8),
+        ((torch.zeros(35, 8, dtype=torch.long), torch.zeros(35, 35)), 8),
+        ((torch.zeros(35, 8, dtype=torch.long), torch.ones(35, 35, dtype=torch.bool)), 8),
+        ((torch.zeros(8, 35, dtype=torch.long), torch.zeros(35, 35)), 8),
+        ((torch.zeros(8, 35, dtype=torch.long), torch.ones(8, 8, dtype=torch.long)), 8),
+        ((torch.zeros(8, 35), torch.zeros(8, 8)), 8),
     ],
     ids=[
         "pair of states",
@@ -90,9 +95,14 @@ def test_a_hidden_state_before_the_batch_is_not_counted(
         "weights",
         "lengths on a device",
         "vectors",
+        "mask",
+        "mask of truth values",
+        "mask and batch first",
+        "pairs",
+        "graph",
     ],
 )
-def test_sequences_come_first_where_hidden_states_or_lengths_say_so(
+def test_sequences_come_first_where_hidden_states_lengths_or_masks_say_so(
     inputs: tuple[Any, ...], samples: int
 ) -> None:
     assert sizes_of(inputs)[0] == samples
