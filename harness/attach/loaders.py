@@ -37,6 +37,7 @@ _READ_SHORT = (
 )
 _READ_LONG = "len(loader) follows: a script that has read it before may look for more batches in this epoch."
 _AHEAD = "The script loads batches ahead: those that it has loaded still have the values before."
+_LOADED = "The batch of this step was loaded before the change."
 
 
 class LoaderSwitch:
@@ -160,6 +161,8 @@ class LoaderSwitch:
                 newest.exchange(values)
                 if newest.is_ahead or newest.samples_ahead is not None:
                     remarks.append(_AHEAD)
+                elif self.feeding.recent:  # As of a request before the first step.
+                    remarks.append(_LOADED)
                 size, size_before = values.batch_size or 0, before.batch_size or 0
                 if size != size_before:
                     remarks.append(_READ_SHORT if size < size_before else _READ_LONG)
