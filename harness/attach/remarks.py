@@ -50,6 +50,7 @@ class Remarks:
     Attributes:
         is_open: whether the training has begun.
         observation: the steps, once it has.
+        clock_ns: the clock of the script's own phases.
     """
 
     def __init__(self, guard: ScriptGuard) -> None:
@@ -61,6 +62,7 @@ class Remarks:
         # The names of those that have begun and not ended: one within itself, as in a recursive function,
         # is a part of the outermost.
         self.open_phases: set[str] = set()
+        self.clock_ns: Callable[[], int] = time.perf_counter_ns
         # By what they warn about: label and message, until the training begins.
         self._warnings: dict[str, tuple[str, str]] = {}
         self.is_open = False
@@ -90,7 +92,7 @@ class Remarks:
     def hide_from_compiler(self) -> None:
         """From now on have torch.compile leave out what records: it would else trace it where a compiled
         function calls it, compile most of its functions, and warn of their lines."""
-        for name in ("log", "note", "phase_ended"):
+        for name in ("log", "note", "phase_ended", "clock_ns"):
             setattr(self, name, torch.compiler.disable(getattr(self, name)))
 
     @property
@@ -320,7 +322,7 @@ class ScriptPhase:
     def __init__(self, remarks: Remarks, name: str) -> None:
         self._remarks = remarks
         self._name = name
-        self._clock_ns: Callable[[], int] = time.perf_counter_ns
+        self._clock_ns = remarks.clock_ns
         self._began_ns: list[int | None] = []
 
     def __enter__(self) -> None:

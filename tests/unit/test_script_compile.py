@@ -181,6 +181,26 @@ def test_what_a_compiled_function_logs_compiles_nothing_of_the_watch(
     assert [step for step, _ in scalar(tmp_path, "output")] == list(range(1, STEPS))
 
 
+@pytest.mark.slow
+def test_a_phase_within_a_compiled_function_is_measured_without_a_warning(tmp_path: Path) -> None:
+    torch.compiler.reset()
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with watch(net, optimizer, home=tmp_path) as run:
+
+        def forward(inputs: Tensor) -> Tensor:
+            with run.phase("forward"):
+                output: Tensor = net(inputs).sum()
+            return output
+
+        take = torch.compile(forward, backend="eager")
+        for _ in range(STEPS):
+            take(torch.ones(2, 4)).backward()
+            optimizer.step()
+    # In compiled code no call of the model shows that the next step has begun.
+    assert [step for step, _ in scalar(tmp_path, "phase/forward")] == list(range(1, STEPS))
+
+
 @pytest.mark.filterwarnings("ignore::")  # Of torch's compiler, as without a watch.
 def test_a_function_that_is_compiled_within_an_update_is_not_in_its_way(tmp_path: Path) -> None:
     net = Net()
