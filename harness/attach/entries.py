@@ -202,7 +202,7 @@ class StepEntries:
         autocast, calls = observation.autocast, observation.calls
         try:
             if autocast.is_calling or autocast.wrapper is not None or calls.forward is not calls.own_forward:
-                output = observation.run_forward(partial(original, model, *inputs, **kwargs))
+                output = calls.call_model(autocast.run_forward, partial(original, model, *inputs, **kwargs))
             else:  # As nearly always, and without three further calls.
                 autocast.is_calling = True
                 try:

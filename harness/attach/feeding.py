@@ -140,6 +140,15 @@ class Feeding:
         self.recent = [one for one in self.recent if one is not batches]
         self.is_dry |= batches.loader in self.training
 
+    def drop(self, reference: Callable[[], LoaderPass | None], opened_after: int) -> bool:
+        """What was computed with the batches of a pass is dropped. Return whether the pass was opened since
+        the last step, and a batch of another one came after it: then it does not feed the training."""
+        batches = reference()
+        if opened_after != self._ended_steps or not self.recent or self.recent[-1] is batches:
+            return False
+        self.recent = [one for one in self.recent if one is not batches]
+        return True
+
     def is_of_newest(self, source: object) -> bool:
         """Return whether `source`, a loader or a pass over one, has the loader of the newest batch; None: of
         a batch that no loader of torch delivers."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from threading import get_ident
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, is_grad_enabled, nn
@@ -11,6 +12,7 @@ from torch import Tensor, is_grad_enabled, nn
 from harness.attach.autocast import RegionState
 from harness.attach.batches import sizes_of
 from harness.attach.cycle import UpdateCycle
+from harness.attach.dropped_gradients import DroppedGradients
 from harness.attach.ending import ScriptStopped, caught_stop
 from harness.attach.evaluations import Evaluations
 from harness.attach.manual import ManualUpdates
@@ -18,7 +20,7 @@ from harness.attach.missed_models import MissedModels
 from harness.attach.numbering import StepUnderWay
 from harness.attach.passes import LoaderPass
 from harness.attach.recording import ScriptRecords
-from harness.attach.step_sizes import ONE_SAMPLE, StepSizes
+from harness.attach.step_sizes import StepSizes
 from harness.attach.switches import ScriptSwitches
 from harness.attach.tracker import StepTracker
 from harness.attach.training import ScriptTraining
@@ -84,6 +86,7 @@ class Observation:
         self.updates, self.step, self.under_way = 0, 1, under_way
         self.raises_stop, self._has_raised_stop = True, False
         self.is_loading, self._has_loss, self.sizes = False, False, StepSizes(self.feeding, tracker.left)
+        self._dropped = DroppedGradients(training, self.sizes, tracker, self.feeding)
         self._scaled: tuple[Any, Any] = (None, None)
         self.model_id: int | None = None
         # Whether the update that is still within another call ends the step; None without one.
@@ -105,17 +108,16 @@ class Observation:
         if self.is_discovering and self.updates:
             self.tracker.leave_out_search(self._find_models)
         is_called = self.sizes.inputs is not None and not self._has_loss
-        is_trained = self.under_way.has_trained and self.sizes.leader is not None
-        is_unused = self.tracker.has_batch and not is_trained
+        is_unused = self.tracker.has_batch and (not self.under_way.has_trained or self.sizes.leader is None)
         if (is_called or is_unused) and self.feeding.leave_out_prior(source, self.step, is_called=is_called):
             self._mark_evaluation()
             if is_unused:  # Gradients of an attack on the model, in evaluation mode, are of no step.
                 self._has_loss = self.under_way.has_trained = False
                 self.tracker.forget_gradients()
                 self.sizes.forget_evaluated()
-        is_part, skipped, has_evaluated = False, None, self.tracker.has_evaluated
+        is_part, skipped = False, None
         if self.sizes.has_new_batch:
-            is_part, skipped = self.sizes.judge_unused(source, self.step, has_evaluated=has_evaluated)
+            is_part, skipped = self.sizes.judge_unused(source, self.step, self.tracker.has_evaluated)
         self.tracker.batch_requested(is_part=is_part, skipped=skipped)
 
     def batch_arrived(self, samples: int | None, batches: LoaderPass | None = None) -> None:
@@ -125,6 +127,7 @@ class Observation:
             return
         self.tracker.batch_arrived(samples, batches)
         self.sizes.newest, self.sizes.has_new_batch = samples, True
+        self.sizes.newest_of[None if batches is None else ref(batches)] = samples or 0
         self.under_way.has_begun = True
         if not is_grad_enabled():
             self._mark_evaluation()
@@ -179,14 +182,7 @@ class Observation:
             sizes.evaluated_inputs = sizes_of(inputs) if has_gradients else None
             return
         self.under_way.has_begun = self.under_way.has_trained = True
-        if sizes.leader is None or sizes.leader == id(model):
-            sizes.leader_called(id(model), inputs)
-        elif sizes.inputs == ONE_SAMPLE:
-            sizes.another_called(id(model), inputs)
-
-    def run_forward(self, call: Callable[[], Any]) -> Any:
-        """Return the output of the model's `call`, under the settings in effect."""
-        return self.calls.call_model(self.autocast.run_forward, call)
+        sizes.model_called(id(model), inputs)
 
     def region_entered(self, region: torch.autocast) -> RegionState | None:
         """Return the state for an autocast region that is about to be entered; None: its own."""
@@ -214,6 +210,8 @@ class Observation:
         self._gradients_begin()
 
     def _gradients_begin(self) -> None:
+        if self.sizes.has_gradients and self.manual is None:
+            self._dropped.further_pass_begins(self.step)
         self.sizes.gradients_begin(self.tracker.samples, is_repeated=self.tracker.repeats_batch)
         self.tracker.backward_began()
         self.under_way.has_begun = self.under_way.has_trained = True
@@ -259,13 +257,13 @@ class Observation:
         if not self.rates.is_own:
             self.rates.update_ended(optimizer)
         self.updates += 1
-        cycle, key = self.cycle, id(optimizer)
+        cycle, key, self.sizes.has_gradients = self.cycle, id(optimizer), False
         if key == cycle.only:
             is_last, cycle.has_batch = True, False
         else:
             is_last = cycle.updated(key)
         self.tracker.update_ended(is_last=is_last)
-        if self.tracker.is_in_backward or self.calls.updating_thread == get_ident():
+        if self.tracker.backward_depth or self.calls.updating_thread == get_ident():
             # By a hook of a parameter, where starting torch's profiler would end the process, or wrapped.
             self._early_update = is_last or self._early_update is True
         else:
@@ -381,8 +379,7 @@ class Observation:
             self._evaluations.add(evaluation_ns, step)
         if self.manual is not None:
             self.manual.has_gradients = False
-        self.step = step + 1
-        under_way.ended, under_way.has_begun, under_way.has_trained = step, False, False
+        self.step, under_way.ended, under_way.has_begun, under_way.has_trained = step + 1, step, False, False
         return step
 
     def _record_news(self, step: int) -> None:

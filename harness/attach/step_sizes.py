@@ -1,7 +1,7 @@
 """The samples and the tokens of a script's steps, from its batches and from the inputs of its models."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
 
 from torch import Tensor, is_grad_enabled
@@ -9,12 +9,21 @@ from torch import Tensor, is_grad_enabled
 from harness.attach.batches import Rows, rows_of, samples_of_first_step, sizes_of
 from harness.attach.feeding import Feeding
 from harness.attach.left_batches import LeftBatches
+from harness.attach.passes import LoaderPass
 from harness.attach.skipped_batches import SkippedBatches
+from harness.attach.usual import Usual
 
 # Of the inputs of a model: it may have acted for an agent that learns from several samples.
 ONE_SAMPLE = (1, None)
 # From so many changes of size on, calls before one backward pass are of several lengths.
 _LEAST_SIZE_CHANGES = 2
+
+
+class TrainedPass(NamedTuple):
+    """A pass with a batch that was trained on, which may exist no longer, and its `opened_after`."""
+
+    batches: ReferenceType[LoaderPass]
+    opened_after: int
 
 
 class StepSizes:
@@ -46,6 +55,10 @@ class StepSizes:
         early: samples of the batches that were loaded before training began, the newest first.
         carried: samples of the newest batch that was loaded before the step.
         newest: samples of the newest batch that a loader returned in the step; None: unknown.
+        has_gradients: whether no optimizer has stepped since the newest backward pass of the step.
+        newest_of: the samples of the newest batch of each pass since the newest backward pass, without those
+            that were skipped or evaluated; 0: unknown.
+        trained_pass: the pass of the newest batch before the newest backward pass; None: there is none.
         has_new_batch: whether a loader has returned one since the last backward pass.
         has_slices: whether the first model was called with consecutive rows of one tensor in a step so far.
         joins_batches: whether it was called with the batches of several loaders in the newest step that had
@@ -69,8 +82,11 @@ class StepSizes:
         # Those before the newest backward pass that was not repeated.
         self._before: tuple[int | None, int | None] = (None, None)
         self.has_new_batch = self._prefers_inputs = False
-        # The newest step with several batches before a backward pass, and the number of such steps.
-        self._several_step = self._several_steps = 0
+        self.trained_pass: TrainedPass | None = None
+        self.newest_of: dict[ReferenceType[LoaderPass] | None, int] = {}
+        # Samples of all batches of the step before the newest backward pass.
+        self._loaded, self.has_gradients = 0, False
+        self._several = Usual()
         # Whether a call of the model has had as many samples as the newest batch of its step, or that before.
         self._has_agreed = self.has_slices = self.joins_batches = False
         # The samples of all calls of the first model in the step, and of those since the last backward pass;
@@ -94,33 +110,58 @@ class StepSizes:
         Without any, the batch may be one that a teacher was called with, and is known by the inputs alone."""
         self.early, self.has_new_batch, self._prefers_inputs = early, bool(early), not early
 
+    @property
+    def has_other_inputs(self) -> bool:
+        """Return whether the model was called since the newest backward pass, with others than before it."""
+        return self.inputs is not None and not self._is_same_batch
+
+    def drop(self) -> int:
+        """The gradients that were computed in the step so far are dropped: count nothing that was before the
+        newest backward pass. Return the samples of its batches."""
+        dropped, self._loaded = self._loaded, 0
+        self._samples = self._tokens = None
+        self._before = None, None
+        return dropped
+
     def fit(self, inputs: tuple[Any, ...]) -> bool:
         """Return whether a model's `inputs` have as many samples as the newest batch of the step."""
         return self.newest is not None and self.newest == sizes_of(inputs)[0]
 
-    def judge_unused(self, source: object, step: int, *, has_evaluated: bool) -> tuple[bool, int | None]:
+    def judge_unused(self, source: object, step: int, has_evaluated: bool) -> tuple[bool, int | None]:
         """Another batch is requested in `step`, from `source`, and no backward pass came since the newest
         one. Return whether that one belongs to the step although it was evaluated, and the samples of it if
         it is skipped, 0 if they are unknown; None: it is not skipped."""
         if not has_evaluated:
-            return False, self._skip_batch(step) if self._feeding.is_of_newest(source) else None
+            return False, self._skip_batches(source, step)
+        self.newest_of.clear()
         is_part = is_grad_enabled() and self._feeding.computes_twice(source, step)
         self._prefers_inputs |= is_part  # Not each of its batches may be trained.
         return is_part, None
 
-    def _skip_batch(self, step: int) -> int | None:
+    def _skip_batches(self, source: object, step: int) -> int | None:
+        """Return the samples of the batches since the newest backward pass, if the one that is requested is
+        of a loader that has returned one of them: of several loaders, each has had its turn."""
         if self.inputs is None or self._feeding.loads_ahead:
             return None
-        earlier = self._several_steps - (self._several_step == step)
-        if self._several_step != step:
-            self._several_step, self._several_steps = step, earlier + 1
-        if 2 * earlier >= step - 1:
+        loader = source.loader if isinstance(source, LoaderPass) else source
+        batches = [(None if one is None else one(), samples) for one, samples in self.newest_of.items()]
+        is_next = any(one is not None and one.loader is loader for one, _ in batches)
+        if not (is_next or self._feeding.is_of_newest(source)):
+            return None
+        if self._several.is_usual(step):
             return None
         self.inputs, self.has_new_batch, self._called_since = None, False, 0
-        return self.newest or 0
+        feeds = self._feeding.feeds
+        skipped = sum(samples for one, samples in batches if one is None or feeds(one) is not False)
+        self.newest_of.clear()
+        return skipped
 
-    def leader_called(self, model_id: int, inputs: tuple[Any, ...]) -> None:
-        """The first model of the step is called for training, once more or for the first time."""
+    def model_called(self, model_id: int, inputs: tuple[Any, ...]) -> None:
+        """A model is called for training, once more or for the first time."""
+        if self.leader not in (None, model_id):
+            if self.inputs == ONE_SAMPLE:
+                self._another_called(model_id, inputs)
+            return
         sizes, rows = sizes_of(inputs), rows_of(inputs)
         before = None if self.leader is None else self.inputs
         tensor = inputs[0] if inputs and isinstance(inputs[0], Tensor) else None
@@ -149,7 +190,7 @@ class StepSizes:
         self.leader, self.inputs, self._is_input_unknown = model_id, sizes, True
         self._skipped.model_called(sizes[0], repeats_input=False)
 
-    def another_called(self, model_id: int, inputs: tuple[Any, ...]) -> None:
+    def _another_called(self, model_id: int, inputs: tuple[Any, ...]) -> None:
         """A further model is called for training after the first one was called with one sample."""
         samples, tokens = sizes_of(inputs)
         if samples is not None and samples > 1:
@@ -159,6 +200,12 @@ class StepSizes:
         """A backward pass begins; so far batches of `loaded` samples were returned in the step. `is_repeated`
         is whether one in the same step was for the same batch, unless a batch came after that one: the
         closure of an optimizer may compute the last one of several micro-batches."""
+        self._loaded, self.has_gradients = loaded or 0, True
+        if self.newest_of:
+            newest = next(reversed(self.newest_of))
+            batches = None if newest is None else newest()
+            self.trained_pass = None if batches is None else TrainedPass(ref(batches), batches.opened_after)
+            self.newest_of.clear()
         if self.inputs is None:
             if self.evaluated_inputs is not None:
                 self._evaluated = _sum(self._evaluated, self.evaluated_inputs)
@@ -214,7 +261,9 @@ class StepSizes:
             self.early = ()
         self.carried, self.newest, self._prefers_inputs = self.newest or 0, None, False
         self.leader = self.inputs = self._rows = self._samples = self._tokens = None
-        self._before, self._input = (None, None), None
+        self._before, self._input, self.trained_pass = (None, None), None, None
+        self.newest_of.clear()
+        self.has_gradients = False
         self._is_input_unknown = self._is_same_input = self._is_same_batch = False
         self._size_changes = 0
         return samples, tokens

@@ -12,6 +12,7 @@ its phase by itself.
 """
 
 from collections.abc import Callable
+from itertools import accumulate
 from weakref import ref
 
 from harness.analysis.oom.report import OomPhase
@@ -47,11 +48,11 @@ class StepTracker:
         has_batch: whether a loader returned a batch since the last step ended.
         has_evaluated: whether a model was called without training it, or a batch was loaded without
             gradients, since the last backward pass.
-        samples: samples of the batches since the last step ended, without those that the script has left;
+        samples: of the batches since the last step ended, without those that the script has left (`left`);
             None: no loader returned a batch.
-        left: those batches.
         evaluation_ns: the duration of the evaluation since the last step ended.
         calls: calls of models with gradients since the last backward pass.
+        backward_depth: how deep backward passes are nested. Only the outermost ones count.
         owes_mark: whether the mark of the step's last update on the device's clock is still to come.
     """
 
@@ -66,15 +67,13 @@ class StepTracker:
         """`copies` is whether batches are copied to a device between loader and forward pass; `left_out` is
         called, with `evaluation_ns`, where an evaluation has ended before anything was trained in the
         step; `feeds` returns whether a pass feeds the training; None: that is not known yet."""
-        self._left_out = left_out
-        self._timer = timer
+        self._left_out, self._timer = left_out, timer
         self.clock_ns = timer.clock_ns
         self._after_batch = _COPY if copies else _OTHER
-        self._spent_ns = [0] * 7
-        self._phase = _OTHER
+        self._spent_ns, self._phase = [0] * 7, _OTHER
         self.last_ns = timer.end_ns
-        # How deep the calls of loaders and of backward are nested. Only the outermost ones count.
-        self._fetches = self._backwards = 0
+        # How deep the calls of loaders are nested, as `backward_depth`.
+        self._fetches = self.backward_depth = 0
         self.is_updating = self.repeats_batch = self._has_gradients = False
         self.has_evaluated = self._is_evaluating = self.has_batch = False
         self.samples: int | None = None
@@ -88,6 +87,8 @@ class StepTracker:
         # The times, samples and whether there was a batch as the newest backward pass or update of the step
         # ended, and when; None: there was none, or the step is not observed.
         self._trained: tuple[list[int], int | None, bool, int] | None = None
+        # The times as the first batch after that was requested, and when.
+        self._requested: tuple[list[int], int] | None = None
 
     @property
     def oom_phase(self) -> OomPhase:
@@ -103,9 +104,8 @@ class StepTracker:
         return self.calls if usual and self.calls > _FAR_MORE * usual else 0
 
     def batch_requested(self, *, is_part: bool = False, skipped: int | None = None) -> None:
-        """A loader is about to return a batch. `is_part` is whether what was called in training mode without
-        gradients is no evaluation. The batch before it, of `skipped` samples, is not trained on; None: it may
-        be. Its time stays in the step."""
+        """A loader is about to return a batch. `is_part` is whether calls in training mode without gradients
+        are no evaluation. Those before it, of `skipped` samples, are not trained on; None: they may be."""
         self._fetches += 1
         if self._fetches > 1:
             return
@@ -118,6 +118,8 @@ class StepTracker:
             now_ns = self.clock_ns()
             self._spent_ns[self._phase] += now_ns - self.last_ns
             self.last_ns = now_ns
+            if self._trained is not None and self._requested is None:
+                self._requested = self._spent_ns.copy(), now_ns
         self._phase = _DATA_WAIT
         if skipped is not None:
             self.samples = (self.samples or 0) - skipped
@@ -159,7 +161,7 @@ class StepTracker:
     def forward_began(self, *, has_gradients: bool, is_evaluating: bool, is_repeated: bool = False) -> None:
         """The model is called, with gradients or not, and in evaluation mode or not. `is_repeated` is whether
         it is called again without a backward pass: then the script did something else in between."""
-        if self._backwards:  # An activation checkpoint computes it again.
+        if self.backward_depth:  # An activation checkpoint computes it again.
             return
         self._evaluates = is_evaluating or not has_gradients
         is_after = self.left.has_evaluated_others or (self._is_evaluating and not self.has_batch)
@@ -170,7 +172,7 @@ class StepTracker:
         if (left.unused or left.reopened or left.inspected) and (
             samples := left.evaluate() if is_evaluating else left.take()
         ):
-            self._add_samples(samples)
+            self.add_samples(samples)
         if has_gradients:
             self.calls += 1
             self._step_calls += 1
@@ -191,7 +193,7 @@ class StepTracker:
 
     def forward_ended(self, has_gradients: bool) -> None:
         """The model has returned from a call, with gradients or not."""
-        if self._backwards:
+        if self.backward_depth:
             return
         if self._timer.is_observing:
             now_ns = self.clock_ns()
@@ -201,12 +203,12 @@ class StepTracker:
 
     def backward_began(self) -> None:
         """Gradients are about to be computed."""
-        self._backwards += 1
+        self.backward_depth += 1
         self._has_gradients, self.repeats_batch = True, self.repeats_batch or self.is_updating
-        if self._backwards == 1:
+        if self.backward_depth == 1:
             left = self.left
             if (left.unused or left.reopened or left.inspected) and (samples := left.take()):
-                self._add_samples(samples)
+                self.add_samples(samples)
             left.taken = []
             self.has_evaluated = self._is_evaluating = False
             if self._step_calls > self._most_calls:
@@ -224,20 +226,21 @@ class StepTracker:
 
     def backward_ended(self) -> None:
         """Gradients were computed."""
-        self._backwards = max(0, self._backwards - 1)
-        if not self._backwards:
+        self.backward_depth = max(0, self.backward_depth - 1)
+        if not self.backward_depth:
             if self._timer.is_observing:
                 now_ns = self.clock_ns()
                 self._spent_ns[self._phase] += now_ns - self.last_ns
                 self.last_ns = now_ns
                 self._trained = self._spent_ns.copy(), self.samples, self.has_batch, now_ns
+                self._requested = None
             self._phase = _OPTIMIZER if self.is_updating else _OTHER
             if (lap := self._timer.lap) is not None:
                 lap(Phase.BACKWARD)
 
     def backward_failed(self) -> None:
         """The backward pass raised an error, and is still the phase under way."""
-        self._backwards = max(0, self._backwards - 1)
+        self.backward_depth = max(0, self.backward_depth - 1)
 
     def update_began(self) -> None:
         """An optimizer steps; with a closure, it calls forward and backward itself."""
@@ -253,15 +256,14 @@ class StepTracker:
 
     def update_ended(self, *, is_last: bool = False) -> None:
         """An optimizer has stepped, or a GradScaler skipped it. Where hooks of parameters have it step within
-        the backward pass, that goes on, and the device's clock counts the update as a part of it. The mark of
-        the step's last update is owed until the loss is on its way: once the device reaches it, that has
-        arrived too."""
+        the backward pass, the device's clock counts the update as a part of it. The mark of the step's last
+        update is owed until the loss is on its way: once the device reaches it, that has arrived too."""
         self.is_updating = False
         if self._timer.is_observing:
             now_ns = self.clock_ns()
             self._spent_ns[self._phase] += now_ns - self.last_ns
             self.last_ns = now_ns
-        if self._backwards:
+        if self.backward_depth:
             self._phase = _BACKWARD
             return
         self._phase = _OTHER
@@ -286,24 +288,17 @@ class StepTracker:
         if timer.is_observing:
             spent_ns[phase] += end_ns - self.last_ns
         timer.end_ns = self.last_ns = end_ns
-        wait_ns, copy_ns, forward_ns, backward_ns, optimizer_ns, _, _ = spent_ns
         self._spent_ns, self._phase = [0] * 7, _OTHER
-        self._fetches = self._backwards = 0
+        self._fetches = self.backward_depth = 0
         self.has_evaluated = self._is_evaluating = self.has_batch = False
         self.is_updating = self.repeats_batch = self._has_gradients = False
-        self.samples = self._trained = None
-        left = self.left
+        self.samples = self._trained = self._requested = None
+        left, self.evaluation_ns = self.left, 0
         left.taken = []
         if left.unused or left.reopened or left.inspected or left.has_evaluated_others:
             left.clear()
-        self.evaluation_ns = 0
-        wait_end_ns = started_ns + wait_ns
-        copy_end_ns = wait_end_ns + copy_ns
-        forward_end_ns = copy_end_ns + forward_ns
-        backward_end_ns = forward_end_ns + backward_ns
-        optimizer_end_ns = backward_end_ns + optimizer_ns
-        inputs_ns = started_ns, started_ns, wait_end_ns, copy_end_ns
-        return (*inputs_ns, forward_end_ns, backward_end_ns, optimizer_end_ns, end_ns)
+        ends_ns = accumulate(spent_ns[: _OPTIMIZER + 1], initial=started_ns)
+        return (started_ns, *ends_ns, end_ns)
 
     @property
     def has_trained(self) -> bool:
@@ -313,7 +308,7 @@ class StepTracker:
     @property
     def is_in_backward(self) -> bool:
         """Return whether a backward pass is under way."""
-        return self._backwards > 0
+        return self.backward_depth > 0
 
     @property
     def is_at_start(self) -> bool:
@@ -327,8 +322,7 @@ class StepTracker:
     def restart(self) -> None:
         """Begin the step anew: what happened since the last one ended belongs to none."""
         self._timer.restart()
-        self.last_ns = self._timer.end_ns
-        self._trained = None
+        self.last_ns, self._trained = self._timer.end_ns, None
         self._clear()
         self.left.clear()
 
@@ -336,10 +330,25 @@ class StepTracker:
         """Take the backward passes of the step so far for a part of the evaluation."""
         self._trained = None
 
+    def add_samples(self, samples: int) -> None:
+        """Add the samples of batches that are trained on after an evaluation, or take some out."""
+        self.samples = (self.samples or 0) + samples or None
+        self.has_batch |= samples > 0
+
+    def leave_out_dropped(self) -> None:
+        """Begin the step with the first batch that was requested since the newest backward pass: what was
+        computed before it is of no step."""
+        if self._requested is None:  # The step is not observed.
+            return
+        spent_ns, requested_ns = self._requested
+        self.evaluation_ns += requested_ns - self._timer.end_ns
+        self._timer.end_ns = requested_ns
+        self._spent_ns = [now_ns - then_ns for now_ns, then_ns in zip(self._spent_ns, spent_ns, strict=True)]
+        self._left_out(self.evaluation_ns)
+
     def leave_out(self) -> None:
         """Begin the step anew after an evaluation, or go on with what it had trained before."""
-        trained, timer = self._trained, self._timer
-        self._step_calls = 0
+        trained, timer, self._step_calls = self._trained, self._timer, 0
         self._clear()
         if trained is None or not timer.is_observing:
             self.evaluation_ns += timer.leave_out()
@@ -362,37 +371,26 @@ class StepTracker:
 
     def _leave_loss(self, phase: int) -> None:
         """Add the time since the last call of the model to `phase`."""
-        spent_ns = self._spent_ns
-        spent_ns[phase] += spent_ns[_LOSS]
-        spent_ns[_LOSS] = 0
+        self._spent_ns[phase] += self._spent_ns[_LOSS]
+        self._spent_ns[_LOSS] = 0
 
     def _leave_fetch(self, phase: int) -> bool:
         """Leave the wait for a batch; return whether it was the outermost one."""
         self._fetches = max(0, self._fetches - 1)
         if self._fetches:
             return False
-        self._enter(_OPTIMIZER if self.is_updating else phase)
+        if self._timer.is_observing:
+            now_ns = self.clock_ns()
+            self._spent_ns[self._phase] += now_ns - self.last_ns
+            self.last_ns = now_ns
+        self._phase = _OPTIMIZER if self.is_updating else phase
         if (lap := self._timer.lap) is not None:
             lap(Phase.DATA_WAIT)
         return True
 
     def _clear(self) -> None:
-        self._spent_ns = [0] * 7
-        self._phase = _OTHER
-        self._fetches = self._backwards = 0
-        self.has_evaluated = self._is_evaluating = self.has_batch = self.is_updating = False
-        self.owes_mark = False
-        self.samples = None
+        self._spent_ns, self._phase = [0] * 7, _OTHER
+        self._fetches = self.backward_depth = 0
+        self.has_evaluated = self._is_evaluating = self.has_batch = self.is_updating = self.owes_mark = False
+        self.samples = self._requested = None
         self.left.leave_out()
-
-    def _add_samples(self, samples: int) -> None:
-        """Add the samples of batches that are trained on after an evaluation, or take some out."""
-        self.samples = (self.samples or 0) + samples or None
-        self.has_batch |= samples > 0
-
-    def _enter(self, phase: int) -> None:
-        if self._timer.is_observing:
-            now_ns = self.clock_ns()
-            self._spent_ns[self._phase] += now_ns - self.last_ns
-            self.last_ns = now_ns
-        self._phase = phase

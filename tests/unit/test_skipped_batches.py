@@ -58,6 +58,25 @@ def test_a_skipped_batch_has_its_time_in_the_next_step_and_counts_no_samples(
     assert log.evaluations_ns == {}
 
 
+@pytest.mark.parametrize("joined", [True, False])
+def test_the_batches_of_several_loaders_that_are_skipped_together_count_no_samples(
+    tmp_path: Path, joined: bool
+) -> None:
+    def train(parts: Parts) -> None:
+        others = DataLoader(TensorDataset(torch.randn(3 * BATCHES, 4)), batch_size=3)
+        for number, ((inputs,), (more,)) in enumerate(zip(parts.loader, others, strict=True)):
+            both = [torch.cat([inputs, more])] if joined else [inputs, more]
+            loss = torch.stack([parts.loss(one) for one in both]).sum()
+            if number % 5 == 3:
+                continue
+            loss.backward()
+            parts.update()
+
+    log = watched(tmp_path, train)
+    assert samples(log) == [7] * 15 + [5]
+    assert log.unexplained_gaps_ns() == {}
+
+
 def test_a_skipped_micro_batch_counts_no_samples(tmp_path: Path) -> None:
     def train(parts: Parts) -> None:
         for number, (inputs,) in enumerate(parts.loader, start=1):

@@ -1,0 +1,144 @@
+"""Gradients that a script computes and drops: their batches count in no step."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from harness.attach import evaluations
+from tests.attach_factories import Recorded, steps_of
+
+BATCH, BATCHES = 4, 20
+
+
+@pytest.fixture(autouse=True)
+def every_evaluation_has_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
+
+
+class Parts:
+    """A model, its optimizer, and data of `BATCHES` batches."""
+
+    def __init__(self) -> None:
+        self.model = nn.Linear(4, 2)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.data = torch.randn(BATCH * BATCHES, 4)
+
+    def loader(self, size: int = BATCH) -> DataLoader[tuple[Tensor, ...]]:
+        return DataLoader(TensorDataset(self.data), batch_size=size)
+
+    def compute(self, inputs: Tensor) -> None:
+        self.model(inputs).square().mean().backward()
+
+    def update(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def watched(home: Path, train: Callable[[Parts], None]) -> Recorded:
+    parts = Parts()
+    return steps_of(home, lambda: train(parts))
+
+
+def samples(log: Recorded) -> list[int]:
+    return [row.samples for row in log.steps]
+
+
+@pytest.mark.parametrize("has_loader", [True, False])
+@pytest.mark.parametrize("dropped", [{10}, {2}, {10, 11, 12}, {4, 8, 12, 19}])
+def test_a_batch_that_is_dropped_after_its_backward_pass_counts_no_samples(
+    tmp_path: Path, dropped: set[int], has_loader: bool
+) -> None:
+    def train(parts: Parts) -> None:
+        batches = (inputs for (inputs,) in parts.loader()) if has_loader else iter(parts.data.split(BATCH))
+        for number, inputs in enumerate(batches, start=1):
+            parts.compute(inputs)
+            if number in dropped:
+                parts.optimizer.zero_grad()
+                continue
+            parts.update()
+
+    log = watched(tmp_path, train)
+    assert samples(log) == [BATCH] * (BATCHES - len(dropped))
+    assert log.unexplained_gaps_ns() == {}
+    assert log.evaluations_ns == {}
+
+
+def test_a_batch_whose_gradients_the_next_iteration_clears_counts_no_samples(tmp_path: Path) -> None:
+    def train(parts: Parts) -> None:
+        for number, (inputs,) in enumerate(parts.loader()):
+            parts.optimizer.zero_grad()
+            parts.compute(inputs)
+            if number % 5 != 3:
+                parts.optimizer.step()
+
+    assert samples(watched(tmp_path, train)) == [BATCH] * 16
+
+
+def test_dropped_micro_batches_count_no_samples(tmp_path: Path) -> None:
+    def train(parts: Parts) -> None:
+        for number, (inputs,) in enumerate(parts.loader(), start=1):
+            parts.compute(inputs)
+            if number == 8:
+                parts.optimizer.zero_grad()
+            elif number % 2 == 0:
+                parts.update()
+
+    assert samples(watched(tmp_path, train)) == [2 * BATCH] * 9
+
+
+def test_micro_batches_whose_gradients_are_kept_elsewhere_count(tmp_path: Path) -> None:
+    def train(parts: Parts) -> None:
+        weights = list(parts.model.parameters())
+        batches = iter(parts.loader())
+        for _ in range(BATCHES // 2):
+            sums = [torch.zeros_like(weight) for weight in weights]
+            for _ in range(2):
+                parts.optimizer.zero_grad()
+                parts.compute(next(batches)[0])
+                sums = [
+                    total + (0 if weight.grad is None else weight.grad)
+                    for total, weight in zip(sums, weights, strict=True)
+                ]
+            for weight, total in zip(weights, sums, strict=True):
+                weight.grad = total
+            parts.optimizer.step()
+
+    assert samples(watched(tmp_path, train)) == [2 * BATCH] * (BATCHES // 2)
+
+
+def test_gradients_at_weights_nearby_are_for_the_same_batch(tmp_path: Path) -> None:
+    def train(parts: Parts) -> None:
+        for number, (inputs,) in enumerate(parts.loader()):
+            if number % 4 == 3:
+                parts.compute(inputs)
+                parts.optimizer.zero_grad()
+            parts.compute(inputs)
+            parts.update()
+
+    assert samples(watched(tmp_path, train)) == [BATCH] * BATCHES
+
+
+@pytest.mark.parametrize("size", [BATCH, 1])
+def test_a_pass_for_fisher_information_between_two_trainings_belongs_to_no_step(
+    tmp_path: Path, size: int
+) -> None:
+    def train(parts: Parts) -> None:
+        for _ in range(2):
+            for (inputs,) in parts.loader():
+                parts.optimizer.zero_grad()
+                parts.compute(inputs)
+                parts.optimizer.step()
+            for (inputs,) in parts.loader(size):
+                parts.model.zero_grad()
+                parts.compute(inputs)
+
+    log = watched(tmp_path, train)
+    assert samples(log) == [BATCH] * 2 * BATCHES
+    assert log.evaluations_ns.keys() >= {BATCHES + 1}
+    assert log.unexplained_gaps_ns() == {}
+    step = log.steps[BATCHES]
+    assert 0 < (step.forward_ns or 0) + (step.backward_ns or 0) < step.step_ns
