@@ -312,6 +312,7 @@ class Observation:
         self.missed.close()
         passes = self.feeding.recent  # Kept alive here, as the script may have dropped their loader.
         if self.cycle.is_in_first or (self.manual is not None and self.manual.has_gradients):
+            self.tracker.end_with_last_event()
             self._record_step()
         elif not self.under_way.has_trained:
             self.tracker.has_evaluated |= self.tracker.has_batch and not (passes or self.feeding.is_dry)

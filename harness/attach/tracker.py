@@ -12,7 +12,7 @@ its phase by itself.
 """
 
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, repeat
 from weakref import ref
 
 from harness.analysis.oom.report import OomPhase
@@ -314,6 +314,10 @@ class StepTracker:
     def is_at_start(self) -> bool:
         """Return whether nothing of the step has happened."""
         return self._phase == _OTHER and not (self._fetches or self.has_batch or self.has_evaluated)
+
+    def end_with_last_event(self) -> None:
+        """Let the newest event be the end of the step: no further one comes. The device has no such end."""
+        self.clock_ns, self._timer.end_device = repeat(self.last_ns).__next__, None
 
     def begin(self) -> None:
         """Begin the step where the timer does: after a pause that is later than the end of the one before."""
