@@ -169,6 +169,8 @@ class Observation:
             is_fitting, untrained = sizes.fit(inputs), self._untrained_calls
             if feeding.leave_out_evaluated(self.step, is_fitting=is_fitting) or untrained.are_evaluation:
                 self.tracker.leave_out()
+        elif len(self.tracker.left.unused) > 1 and not self.under_way.has_trained and sizes.begin(self.step):
+            self.tracker.restart()
         if self.manual is not None and self.manual.model_called(is_evaluating=not model.training):
             self._end_step()
         self.autocast.forward_began(is_training=is_training)

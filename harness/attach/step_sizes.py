@@ -67,7 +67,7 @@ class StepSizes:
 
     def __init__(self, feeding: Feeding, left: LeftBatches) -> None:
         """`feeding` knows the loaders that feed the training, `left` the batches before each call."""
-        self._feeding = feeding
+        self._feeding, self._left = feeding, left
         self.leader: int | None = None
         self.inputs: tuple[int | None, int | None] | None = None
         self.evaluated_inputs: tuple[int | None, int | None] | None = None
@@ -104,6 +104,22 @@ class StepSizes:
         # backward pass. Once may be for a call that failed.
         self._size_changes = 0
         self._skipped = SkippedBatches(left)
+
+    def begin(self, step: int) -> bool:
+        """A model is called for training for the first time in `step`. If the script has loaded several
+        batches of a pass before it, as all of them into memory, and has seen the end of the pass, the model's
+        inputs count. Return whether it is as if the training began here: in the first step."""
+        unused = self._left.unused
+        if len(unused) == len({id(batch.batches) for batch in unused}):
+            return False
+        if step > 1:
+            self._prefers_inputs |= not any(batch.may_be_used for batch in unused)
+            return False
+        for batch in unused:
+            if (batches := batch.batches()) is not None:
+                batches.early_samples.append(batch.samples)
+        self.begin_after(self._feeding.early_samples)
+        return True
 
     def begin_after(self, early: Sequence[int]) -> None:
         """Begin within the first step, for which batches of `early` samples were loaded, the newest first.

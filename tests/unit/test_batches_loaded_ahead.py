@@ -138,3 +138,24 @@ def test_the_first_step_has_the_batches_of_both_loaders_in_all_its_micro_batches
                 optimizer.zero_grad()
 
     assert [row.samples for row in steps_of(tmp_path, script).steps] == [14] * 5
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("slices", [1, 2])
+def test_batches_of_a_pass_that_are_loaded_at_once_count_in_the_steps_that_use_them(
+    tmp_path: Path, micro_batches: int, slices: int
+) -> None:
+    loader: DataLoader[Any] = DataLoader(torch.ones(24, 2), batch_size=4)  # type: ignore[arg-type]
+
+    def script() -> None:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        for _ in range(3):
+            for number, batch in enumerate(list(loader), start=1):
+                sum(model(part).mean() for part in batch.chunk(slices)).backward()
+                if number % micro_batches == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+    samples = [row.samples for row in steps_of(tmp_path, script).steps]
+    assert samples == [4 * micro_batches] * (18 // micro_batches)

@@ -90,10 +90,19 @@ def test_a_loop_after_the_end_of_the_run_says_once_that_it_is_not_watched(
     )
 
 
-def test_batches_that_are_loaded_before_the_first_loop_belong_to_no_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_in_steps", [True, False])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_batches_that_are_loaded_before_the_first_loop_belong_to_no_step(
+    tmp_path: Path, is_in_steps: bool, is_kept: bool
+) -> None:
     training = SmallTraining()
     with watch(training, tmp_path) as run:
-        batches = list(training.loader)
-        training.train(run.steps(batches))
+        if is_kept:
+            batches = list(training.loader)
+        else:
+            batches = list(DataLoader(training.loader.dataset, batch_size=8))
+        training.train(run.steps(batches) if is_in_steps else batches)
     with log_of(tmp_path) as log:
-        assert [row.samples for row in log.last_steps(100)] == [8] * 8
+        rows = log.last_steps(100)
+    assert [row.samples for row in rows] == [8] * 8
+    assert is_in_steps or rows[0].data_wait_ns == 0
