@@ -48,14 +48,18 @@ def advise_run(arguments: Namespace, shell: Shell) -> int:
         shell.print_json([_json(suggestion, folder, is_live, measurements) for suggestion in suggestions])
     elif not suggestions:
         steps = 0 if evidence is None else len(evidence.settled)
-        shell.print_line(
-            f"No advice: nothing stands out in the last {words.plural(steps, 'steady-state step')}."
-        )
+        shell.print_line(f"No advice: {_no_advice(steps)}")
     else:
         for number, suggestion in enumerate(suggestions, 1):
             how = command(suggestion, folder.run_id, is_live)
             _print(shell, number, suggestion, how, is_live, measured_effect(measurements, suggestion.change))
     return 0
+
+
+def _no_advice(steps: int) -> str:
+    if steps == 0:
+        return "it takes steady-state steps, and there are none."
+    return f"nothing stands out in the last {words.plural(steps, 'steady-state step')}."
 
 
 def command(suggestion: Suggestion, run_id: str, is_live: bool) -> str:

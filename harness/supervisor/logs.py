@@ -34,6 +34,13 @@ class LogTotals(NamedTuple):
     highest: tuple[int | None, ...]
 
 
+class PaceSteps(NamedTuple):
+    """The newest steps, and those of them in a steady state; a step time is of all of them if none is."""
+
+    steady: int
+    newest: int
+
+
 class LogFacts(NamedTuple):
     """A summary of one log. `problem` is the reason that it cannot be read, in one sentence.
 
@@ -48,6 +55,8 @@ class LogFacts(NamedTuple):
     reading: StepRow | None = None
     step_ns: float | None = None
     samples_per_s: float | None = None
+    # The number of steps that these two are of, and of the newest steps that were read.
+    pace_steps: PaceSteps = PaceSteps(0, 0)
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     problem: str | None = None
@@ -191,13 +200,14 @@ def _logged(reader: LogReader, extent: StepExtent, totals: LogTotals | None) -> 
     return last, steps
 
 
-def _pace(recent: Sequence[StepRow]) -> tuple[float | None, float | None]:
-    """Return the median step time in nanoseconds and the samples per second."""
-    rows = [row for row in recent if not row.flags & EXCLUDED_FLAGS] or recent
+def _pace(recent: Sequence[StepRow]) -> tuple[float | None, float | None, PaceSteps]:
+    """Return the median step time in nanoseconds, the samples per second, and the steps that they are of."""
+    steady = [row for row in recent if not row.flags & EXCLUDED_FLAGS]
+    steps, rows = PaceSteps(len(steady), len(recent)), steady or recent
     elapsed_ns = sum(row.step_ns for row in rows)
     if not rows or elapsed_ns <= 0:
-        return None, None
-    return statistics.median(row.step_ns for row in rows), samples_per_s(rows)
+        return None, None, steps
+    return statistics.median(row.step_ns for row in rows), samples_per_s(rows), steps
 
 
 def _peaks(totals: LogTotals | None) -> tuple[int | None, int | None]:

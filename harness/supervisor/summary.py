@@ -16,7 +16,7 @@ from harness.settings.recorded import RecordedSettings, read_recorded
 from harness.store.folder import RunFolder, shown_name
 from harness.store.labels import Labels
 from harness.supervisor.inspection import RunInspection
-from harness.supervisor.logs import RECENT_STEPS
+from harness.supervisor.logs import PaceSteps
 from harness.supervisor.stored_json import read_device, read_versions
 from harness.words import printable
 
@@ -40,6 +40,8 @@ class RunSummary(NamedTuple):
     loss: float | None
     step_ns: float | None
     samples_per_s: float | None
+    # The number of steps that these two are of.
+    pace_steps: PaceSteps
     allocated_bytes: int | None
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
@@ -63,7 +65,7 @@ class RunSummary(NamedTuple):
     def entry(self, labels: Labels) -> RunEntry:
         """Return the run as plain values, for a list."""
         facts = self._asdict()
-        del facts["status"]
+        del facts["status"], facts["pace_steps"]
         plain = {
             "state": self.status.state.value,
             "message": self.status.message,
@@ -83,11 +85,22 @@ def pace_facts(run: RunSummary) -> list[tuple[str, str]]:
     """Return the names and the texts of the step time and the throughput, with the steps that they are of."""
     step_time, rate = words.duration(run.step_ns), words.rate(run.samples_per_s)
     if run.step_ns is not None:
-        last = words.plural(min(RECENT_STEPS, run.steps or 0), "step")
-        step_time += f", the median of the last {last} without those of the warm-up"
+        step_time = f"{step_time}, {_steps_of_pace(run.pace_steps)}"
     if run.samples_per_s is not None:
         rate += ", over the same steps"
     return [("step time", step_time), ("throughput", rate)]
+
+
+def _steps_of_pace(steps: PaceSteps) -> str:
+    """Return the steps that a step time is of."""
+    if steps.newest == 1:
+        return "that of the only step"
+    newest = f"the last {words.plural(steps.newest, 'step')}"
+    if steps.steady == steps.newest:
+        return f"the median of {newest}"
+    if not steps.steady:
+        return f"the median of {newest}, none of which is in a steady state"
+    return f"the median of {words.plural(steps.steady, 'steady-state step')} among {newest}"
 
 
 def subject_of(script: ScriptOrigin | None, settings: RecordedSettings | None) -> str | None:
@@ -115,6 +128,7 @@ def summarize_run(folder: RunFolder, inspection: RunInspection) -> RunSummary:
         loss=None if last is None else decode_float(last.loss, last.loss_state),
         step_ns=log.step_ns,
         samples_per_s=log.samples_per_s,
+        pace_steps=log.pace_steps,
         allocated_bytes=None if log.reading is None else log.reading.allocated_bytes,
         peak_allocated_bytes=log.peak_allocated_bytes,
         peak_reserved_bytes=log.peak_reserved_bytes,
