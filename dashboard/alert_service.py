@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from dashboard.data.alert_deliveries import alert_deliveries
 from harness.alerts import AlertOptions, AlertService
 from harness.errors import StepscopeError
 from harness.serving import ALERTS_VARIABLE, Serving
@@ -28,9 +29,12 @@ def alert_service(supervisor: Callable[[], Supervisor]) -> Iterator[None]:
     try:
         service = AlertService(supervisor(), AlertOptions.from_json(text), _report)
     except (StepscopeError, ValueError) as error:
-        _report(f"No alerts are sent: {error}")
+        problem = f"No alerts are sent: {error}"
+        _report(problem)
+        alert_deliveries().refuse(problem)
         yield
         return
+    alert_deliveries().use(service)
     thread = threading.Thread(target=service.run, name="stepscope-watch", daemon=True)
     thread.start()
     try:

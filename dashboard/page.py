@@ -6,6 +6,7 @@ import streamlit as st
 
 from dashboard import canvas, state
 from dashboard.views import compare, live, memory, new, profiler, runs, system, tune
+from dashboard.views.alert_deliveries import failing_line
 from dashboard.views.notifications import notifications
 
 _STATIC = Path(__file__).with_name("static")
@@ -37,4 +38,6 @@ _ADDRESSES = [st.Page(live.redirect, title="Live", url_path="live", visibility="
 _PAGE = st.navigation([*_PAGES.values(), *_ADDRESSES], position="top")
 st.set_page_config(page_title=f"{_PAGE.title} · Stepscope")
 notifications()
+if _PAGE is not _PAGES["system"]:
+    failing_line()
 _PAGE.run()

@@ -5,6 +5,7 @@ import streamlit as st
 from dashboard.components import plain
 from dashboard.data.doctor import doctor_run, restart_doctor
 from dashboard.data.runs import read_only
+from dashboard.views.alert_deliveries import deliveries_panel
 from dashboard.views.machine import machine_now
 from harness import words
 from harness.device.doctor.report import Check, DeviceReport, DoctorReport, Status
@@ -27,6 +28,7 @@ def page() -> None:
         is_off = read_only() is not None
         if st.button("Check again", key="examine_again", icon=":material/refresh:", disabled=is_off):
             restart_doctor()
+    deliveries_panel()
     machine_now()
     doctor = doctor_run()
     if not doctor.is_done:

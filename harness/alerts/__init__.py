@@ -4,8 +4,9 @@ A process of its own watches all runs of a home through their files; no training
 """
 
 from harness.alerts.alert import AlertKind, RunAlert
+from harness.alerts.delivery import DeliveryStatus
 from harness.alerts.options import AlertOptions
 from harness.alerts.service import AlertService
 from harness.alerts.watching import AlertWatch
 
-__all__ = ["AlertKind", "AlertOptions", "AlertService", "AlertWatch", "RunAlert"]
+__all__ = ["AlertKind", "AlertOptions", "AlertService", "AlertWatch", "DeliveryStatus", "RunAlert"]

@@ -28,11 +28,20 @@ _LONGEST_REASON = 200
 _TEMPORARY = frozenset({408, 425, 429})
 
 
-class DeliveryError(Exception):
-    """An alert was not delivered; `is_final`: another attempt would fail too."""
+_TRY_COMMAND = "Run the command in a shell with the same arguments to see its error."
+_END_SOONER = "The command has to end sooner, or to start in the background what takes long."
+_CHECK_ADDRESS = "Check the address of --alert-webhook and the format (--alert-format)."
+_CHECK_SERVER = "Check that a web server runs at this address, and that this machine can reach it."
+_WAIT_FOR_SERVER = "That web server has to recover; the address was reached."
 
-    def __init__(self, message: str, *, is_final: bool = False) -> None:
+
+class DeliveryError(Exception):
+    """An alert was not delivered. `remedy` is a sentence on what a person can do; `is_final`: another attempt
+    would fail too."""
+
+    def __init__(self, message: str, remedy: str, *, is_final: bool = False) -> None:
         super().__init__(message)
+        self.remedy = remedy
         self.is_final = is_final
 
 
@@ -73,20 +82,23 @@ class ProgramDestination:
                 )
             except OSError as error:
                 reason = (error.strerror or str(error)).lower()
-                raise DeliveryError(f"it cannot be started: {reason}", is_final=True) from None
+                remedy = (
+                    "Check the command of --on-alert; a program that is not in the PATH needs its full path."
+                )
+                raise DeliveryError(f"it cannot be started: {reason}", remedy, is_final=True) from None
             try:
                 code = process.wait(self._timeout_s)
             except subprocess.TimeoutExpired:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                raise DeliveryError(f"it did not end within {self._timeout_s:g} s") from None
+                raise DeliveryError(f"it did not end within {self._timeout_s:g} s", _END_SOONER) from None
             if code:
                 errors.seek(0)
                 lines = errors.read(10_000).decode("utf-8", errors="replace").split("\n")
                 line = next((line for line in reversed(lines) if line.strip()), "")
                 said = f": {clip(printable(line), _LONGEST_REASON)}" if line else ""
-                raise DeliveryError(f"it ended with {code}{said}")
+                raise DeliveryError(f"it ended with {code}{said}", _TRY_COMMAND)
 
 
 class Webhook:
@@ -108,7 +120,8 @@ class Webhook:
         """Post an alert. Raises DeliveryError."""
         self._late = [thread for thread in self._late if thread.is_alive()]
         if len(self._late) >= _MOST_LATE:
-            raise DeliveryError(f"{len(self._late)} requests have had no complete answer so far")
+            late = f"{len(self._late)} requests have had no complete answer so far"
+            raise DeliveryError(late, _WAIT_FOR_SERVER)
         errors: list[DeliveryError] = []
 
         def post() -> None:
@@ -122,7 +135,7 @@ class Webhook:
         thread.join(self._timeout_s + _GRACE_S)
         if thread.is_alive():
             self._late.append(thread)
-            raise DeliveryError(f"no complete answer within {self._timeout_s:g} s")
+            raise DeliveryError(f"no complete answer within {self._timeout_s:g} s", _WAIT_FOR_SERVER)
         if errors:
             raise errors[0]
 
@@ -133,17 +146,19 @@ class Webhook:
         except HTTPError as error:
             with error:
                 is_final = error.code < 500 and error.code not in _TEMPORARY
-                raise DeliveryError(f"it answered {error.code}", is_final=is_final) from None
+                remedy = _CHECK_ADDRESS if is_final else _WAIT_FOR_SERVER
+                raise DeliveryError(f"it answered {error.code}", remedy, is_final=is_final) from None
         except TimeoutError:
-            raise DeliveryError(f"no answer within {self._timeout_s:g} s") from None
+            raise DeliveryError(f"no answer within {self._timeout_s:g} s", _WAIT_FOR_SERVER) from None
         except OSError as error:
             reason = getattr(error, "reason", error)
             if isinstance(reason, TimeoutError):
-                raise DeliveryError(f"no connection within {self._timeout_s:g} s") from None
-            text = getattr(reason, "strerror", None) or str(reason)
-            raise DeliveryError(clip(printable(text).lower(), _LONGEST_REASON)) from None
+                raise DeliveryError(f"no connection within {self._timeout_s:g} s", _CHECK_SERVER) from None
+            text = clip(printable(getattr(reason, "strerror", None) or str(reason)).lower(), _LONGEST_REASON)
+            raise DeliveryError(text, _CHECK_SERVER) from None
         except (HTTPException, ValueError) as error:
-            raise DeliveryError(f"its answer is not HTTP ({type(error).__name__})") from None
+            reason = f"its answer is not HTTP ({type(error).__name__})"
+            raise DeliveryError(reason, _CHECK_ADDRESS) from None
 
     def _request(self, alert: RunAlert) -> Request:
         match self._format:

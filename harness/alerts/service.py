@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from harness.alerts.alert import RunAlert
-from harness.alerts.delivery import Delivery
+from harness.alerts.delivery import Delivery, DeliveryStatus
 from harness.alerts.destinations import Destination, ProgramDestination, Webhook
 from harness.alerts.limits import RateLimit
 from harness.alerts.options import AlertOptions
@@ -82,6 +82,15 @@ class AlertService(Closing):
                 self._on_alert(passed)
                 for delivery in self._deliveries:
                     delivery.enqueue(passed)
+
+    @property
+    def problem(self) -> str | None:
+        """Why the newest poll could not read the runs, or write what was reported; None: it could."""
+        return self._problem
+
+    def deliveries(self) -> list[DeliveryStatus]:
+        """Return the state of the deliveries to each destination, for any thread."""
+        return [delivery.status for delivery in self._deliveries]
 
     def _note_problem(self, problem: str | None) -> None:
         """Report a problem, unless it is that of the poll before; None: there is none."""

@@ -4,12 +4,13 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import psutil
 import pytest
 
-from harness.alerts import AlertKind, AlertOptions
+from harness.alerts import AlertKind, AlertOptions, DeliveryStatus
 from harness.alerts.delivery import Delivery
 from harness.alerts.destinations import DeliveryError, ProgramDestination, Webhook, filled
 from harness.alerts.options import WebhookFormat, format_of, place_of
@@ -109,6 +110,25 @@ def test_a_failing_destination_is_reported_once_and_again_when_it_recovers(recei
         f"2 alerts to {place} could not be delivered.",
     ]
     assert "secret" not in "".join(said)
+
+
+def test_the_status_has_the_times_the_reason_and_a_remedy_until_a_delivery_succeeds(
+    receiver: Receiver,
+) -> None:
+    times_unix_ns = count(1)
+    receiver.answer = 500
+    webhook = Webhook(receiver.url)
+    with Delivery(webhook, lambda _: None, pauses_s=(0.01,), unix_ns=lambda: next(times_unix_ns)) as delivery:
+        assert delivery.status == DeliveryStatus(place_of(receiver.url))
+        delivery.enqueue(an_alert(number=1))
+        failing = until(lambda: delivery.status, lambda status: status.lost == 1)
+        assert failing.failure is not None
+        assert failing.failure[:3] == (1, 2, "it answered 500")
+        assert "recover" in failing.failure.remedy
+        receiver.answer = 200
+        delivery.enqueue(an_alert(number=2))
+        until(lambda: delivery.status, lambda status: status.delivered == 1)
+        assert delivery.status == DeliveryStatus(place_of(receiver.url), None, 1, 3, lost=1)
 
 
 @pytest.mark.slow
