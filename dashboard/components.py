@@ -51,6 +51,17 @@ def plain(text: str) -> str:
     return _SHORTCODE.sub(":\u2060", escaped)
 
 
+def page_title(title: str) -> None:
+    """Draw the title of a page, its only heading of the first level."""
+    st.title(title, anchor=False, width="content")
+
+
+def heading(title: str, help: str | None = None, level: Literal[2, 3] = 2) -> None:
+    """Draw a heading, by which a screen reader goes from panel to panel: of level 3 within a panel."""
+    draw = st.header if level == 2 else st.subheader
+    draw(title, anchor=False, help=help, width="content")
+
+
 def show_problem() -> None:
     """Draw the sentence of a rejected request."""
     problem = state.problem()

@@ -20,7 +20,7 @@ from dashboard.commands import (
     send_setting,
     widget_setting,
 )
-from dashboard.components import plain, read_only_badge, scalar_selection
+from dashboard.components import heading, plain, read_only_badge, scalar_selection
 from dashboard.data.runs import RunView, read_only
 from dashboard.data.scalars import default_scalars
 from dashboard.form import amp_unavailable_reason, setting_input, spec_of_declared, tooltip
@@ -238,7 +238,7 @@ def _more(view: RunView, values: Mapping[str, Any], over: str | None) -> None:
                 and _applies(spec, values)
             ]
             if specs:
-                st.markdown(f"**{group.value}**")
+                heading(group.value, level=3)
             for spec in specs:
                 _setting(view, spec.name, values, over or _cannot(view, spec.name))
         _unavailable(view)
@@ -314,7 +314,7 @@ def _valid(setting: DeclaredSetting, value: object) -> SettingValue:
 def _unavailable(view: RunView) -> None:
     """Draw the settings that this script cannot change, each with its reason."""
     if view.unavailable:
-        st.markdown("**Not available for this script**")
+        heading("Not available for this script", level=3)
     for name, reason in view.unavailable.items():
         label = SPECS[name].label if name in SPECS else name
         st.caption(f"**{plain(label)}**: {plain(reason)}")

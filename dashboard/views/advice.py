@@ -8,7 +8,7 @@ import streamlit as st
 
 from dashboard import ticks
 from dashboard.commands import send_settings, try_settings
-from dashboard.components import plain
+from dashboard.components import heading, plain
 from dashboard.controls import disabled_reason, unmeasurable_reason
 from dashboard.data import advice as advice_data
 from dashboard.data import runs as run_data
@@ -38,7 +38,7 @@ def panel(tick: ticks.AdviceTick) -> None:
             st.caption(f":material/task_alt: No advice: {_nothing(result)}")
         return
     with st.container(border=True, key="advice", gap="small"):
-        st.markdown("**Advice**", help=_HELP)
+        heading("Advice", help=_HELP)
         for change in result.requests:
             change_line(change)
         for measurement in result.outcomes:
@@ -73,7 +73,7 @@ def tick(view: RunView, stamp: tuple[int, ...]) -> ticks.AdviceTick:
 def _card(view: RunView, suggestion: Suggestion, measurement: Measurement | None) -> None:
     with st.container(border=True, key=f"advice_{suggestion.rule.replace('-', '_')}", gap="xsmall"):
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            st.markdown(f"**{plain(suggestion.title)}**", width="content")
+            heading(plain(suggestion.title), level=3)
             st.badge(
                 plain(suggestion.gain.sentence), color="blue" if suggestion.gain.share is None else "green"
             )
@@ -104,7 +104,7 @@ def _apply(view: RunView, suggestion: Suggestion) -> None:
     )
     unmeasurable = unmeasurable_reason(view)
     st.button(
-        "Try it",
+        plain(f"Try {title}"),
         key=_button_key("try", suggestion),
         icon=":material/experiment:",
         disabled=waits or unmeasurable is not None,
@@ -115,7 +115,7 @@ def _apply(view: RunView, suggestion: Suggestion) -> None:
         args=(view.folder, suggestion.change, SOURCE),
     )
     st.button(
-        f"Apply {title}",
+        plain(f"Apply {title}"),
         key=_button_key("apply", suggestion),
         icon=":material/bolt:",
         disabled=waits,

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from dashboard import state
-from dashboard.components import plain
+from dashboard.components import heading, plain
 from dashboard.data.alert_deliveries import alert_deliveries
 from harness import words
 from harness.alerts import DeliveryStatus
@@ -56,7 +56,7 @@ def _panel() -> None:
     if report is None:
         return
     with st.container(border=True, key="alert_deliveries", gap="xsmall"):
-        st.markdown("**Alerts**", help=_HELP)
+        heading("Alerts", help=_HELP)
         if report.problem is not None:
             st.error(plain(report.problem), icon=":material/error:")
         for delivery in report.deliveries:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from dashboard.components import plain
+from dashboard.components import heading, plain
 from dashboard.data.changes import ChangeEntry
 from harness import words
 from harness.analysis.effect import ObservedChange
@@ -52,8 +52,8 @@ def change_list(changes: Sequence[ChangeEntry]) -> None:
     if not changes:
         return
     with st.container(border=True, key="changes", gap="xsmall"):
-        st.markdown(
-            "**Changes**",
+        heading(
+            "Changes",
             help="Requests to this run and their results. An observed change compares steady-state steps "
             "over equal times before and after it, and accounts for how much this run varies without a "
             "change; it does not prove the cause. Two figures of the step are compared, and the one with the "

@@ -7,7 +7,7 @@ import streamlit as st
 from dashboard import canvas, state
 from dashboard.charts import compare
 from dashboard.charts.compare import Compared
-from dashboard.components import plain, table
+from dashboard.components import heading, page_title, plain, table
 from dashboard.data import compare as compare_data
 from dashboard.download_links import report_link
 from dashboard.view_models.runs import column_widths
@@ -37,7 +37,7 @@ def page() -> None:
     if not names:
         welcome()
         return
-    st.markdown("### Compare runs")
+    page_title("Compare runs")
     default, unknown = state.begin_comparison(names, MOST_RUNS)
     for run in unknown:
         st.warning(plain(f"There is no run {run!r} here; it may have been deleted."))
@@ -96,20 +96,20 @@ def _comparison(runs: Sequence[Compared]) -> None:
 def _bars(runs: Sequence[Compared]) -> None:
     spread = compare.distribution(runs)
     if spread is not None:
-        st.markdown("**Step times**")
+        heading("Step times")
         canvas.live_plotly(spread, key=state.Key.COMPARE_SPREAD)
     phases = compare.phase_bars(runs)
     if phases is not None:
-        st.markdown("**Phases**")
+        heading("Phases")
         canvas.live_plotly(phases, key=state.Key.COMPARE_PHASES)
     memory = compare.memory_bars(runs)
     if memory is not None:
-        st.markdown("**Memory breakdown**")
+        heading("Memory breakdown")
         canvas.live_plotly(memory, key=state.Key.COMPARE_MEMORY)
     kinds = compare.kind_bars(runs)
     if kinds is None:
         return
-    st.markdown("**Kinds of work**")
+    heading("Kinds of work")
     canvas.live_plotly(kinds, key=state.Key.COMPARE_KINDS)
     without = [run.name for run in runs if run.facts.profile is None]
     if without:
@@ -132,7 +132,7 @@ def _figures(runs: Sequence[Compared], pairs: Sequence[RunPair]) -> None:
             note = f" ({'; '.join(words_of_change)})" if words_of_change else ""
             row[run.name] = f"{figure.text(value)}{note}"
         rows.append(row)
-    st.markdown("**Figures**")
+    heading("Figures")
     _table(rows, "Figures of each run, with the change against the first and its 95 % interval.")
     st.caption(
         "Step times and rates are of all steady-state steps; the list of runs has those of the last "
@@ -147,7 +147,7 @@ def _settings(runs: Sequence[Compared]) -> None:
     if len(runs) < 2:
         return
     rows = settings_that_differ([run.facts for run in runs])
-    st.markdown("**Settings that differ**")
+    heading("Settings that differ")
     if not rows:
         st.caption("None: the recorded settings of these runs are the same.")
         return

@@ -8,7 +8,7 @@ import streamlit as st
 from dashboard import canvas, state
 from dashboard.charts import scalars as charts
 from dashboard.charts.compare import Compared, along, text
-from dashboard.components import plain, scalar_selection
+from dashboard.components import heading, plain, scalar_selection
 from dashboard.data.compare import read_scalars_of, scalar_names
 from dashboard.data.scalars import default_scalars
 from dashboard.view_models.live import scalar_of
@@ -20,7 +20,7 @@ def scalar_curves(runs: Sequence[Compared], axis: CurveAxis) -> None:
     names = scalar_names([run.facts.run_id for run in runs])
     if not names:
         return
-    st.markdown("**Scalars**")
+    heading("Scalars")
     key = state.Key.COMPARED_SCALARS
     selected = state.widget_value(key)
     shown = default_scalars(names) if selected is None else [name for name in selected if name in names]

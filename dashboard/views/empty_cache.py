@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from dashboard.components import table
+from dashboard.components import heading, table
 from harness import words
 from harness.analysis.memory.empty_cache import EmptyCacheEffect
 
 
 def empty_cache_list(effects: Sequence[EmptyCacheEffect]) -> None:
     """Draw a table row for each call, the newest first."""
-    st.markdown(
-        "**empty_cache()**",
+    heading(
+        "empty_cache()",
         help="Releases memory that the allocator caches for later tensors. Later steps have to reserve it "
         "again, which takes time: it helps other processes, rarely this run.",
     )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from dashboard.components import plain
+from dashboard.components import heading, plain
 from dashboard.data.runs import RunView
 from harness import words
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
@@ -30,8 +30,8 @@ _SERIES = {
 
 def leak_list(leaks: Sequence[LeakRow], view: RunView, injected: Sequence[EventRow]) -> None:
     """Draw a line for each monitored series."""
-    st.markdown(
-        "**Leak detection**",
+    heading(
+        "Leak detection",
         help="Each series is analyzed over the steps, without those around changes of settings. A leak "
         "verdict needs a rise that is statistically significant, large enough to matter and does not "
         "recover. It is withdrawn when the series levels off.",

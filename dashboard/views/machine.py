@@ -6,7 +6,7 @@ import streamlit as st
 
 from dashboard import canvas, state
 from dashboard.charts.machine_cards import gpu_cards, host_cards
-from dashboard.components import plain
+from dashboard.components import heading, plain
 from dashboard.data.live_runs import Users, cpu_facts, disk_free_bytes, facts, live_runs, users_of
 from dashboard.data.machine_watch import machine_watch
 from dashboard.views.machine_tables import missing_lines, run_tables, throttle_table, user_table
@@ -62,7 +62,7 @@ def _gpu(uuid: str, name: str, moments: Sequence[MachineSample], used: Users) ->
     newest = moments[-1].gpus.get(uuid)
     with st.container(key=f"gpu_{uuid}", gap="small"):
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            st.markdown(f"**{plain(name)}**")
+            heading(plain(name), level=3)
             st.badge(plain(uuid[:12]), color="gray", help=plain(uuid))
             for run in used.runs:
                 st.page_link(
@@ -104,7 +104,7 @@ def _further(now: GpuSample) -> None:
 
 def _host(machine: MachineHistory) -> None:
     with st.container(key="host_now", gap="small"):
-        st.markdown("**This machine**")
+        heading("This machine")
         canvas.live_cards(host_cards(machine.moments), key="cards_host")
         if machine.nvml_problem is not None:
             st.caption(f":material/info: No NVIDIA GPU detected: {plain(machine.nvml_problem)}.")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from dashboard.components import plain, table
+from dashboard.components import heading, plain, table
 from dashboard.data.live_runs import LiveRun, Users
 from harness import words
 from harness.analysis.machine.throttle import THROTTLE_TEXTS, throttle_times
@@ -109,7 +109,7 @@ def missing_lines(now: GpuSample) -> None:
 
 def run_tables(runs: Sequence[LiveRun]) -> None:
     """Draw the resources used by each active run and by its workers."""
-    st.markdown("**Active runs**")
+    heading("Active runs")
     _table(
         [_run(run) for run in runs],
         "live_runs",
@@ -147,7 +147,7 @@ def run_tables(runs: Sequence[LiveRun]) -> None:
 
 def _device_table(runs: Sequence[LiveRun]) -> None:
     """Draw the devices of active runs, by host and device."""
-    st.markdown("**Devices of active runs**")
+    heading("Devices of active runs")
     ordered = sorted(runs, key=lambda run: (run.machine or "", run.torch_name or ""))
     rows = [_device(run) for run in ordered if run.problem is None]
     _table(rows, "run_devices", "Devices of active runs.", ("Utilization", "Memory", "Power", "Temperature"))

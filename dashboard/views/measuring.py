@@ -7,7 +7,7 @@ import streamlit as st
 
 from dashboard import state
 from dashboard.commands import end_measurement, pending_values, request_measurement
-from dashboard.components import plain, table
+from dashboard.components import heading, plain, table
 from dashboard.controls import disabled_reason, unmeasurable_reason
 from dashboard.data.measuring import read_measured
 from dashboard.data.runs import RunView, read_view, supervisor
@@ -146,7 +146,7 @@ def _results(folder: RunFolder) -> None:
     if not measurements:
         return
     with st.container(border=True, key="measured", gap="small"):
-        st.markdown("**Measured effects**", help=_HELP)
+        heading("Measured effects", help=_HELP)
         newest, *earlier = measurements
         _result(newest)
         for measurement in earlier:

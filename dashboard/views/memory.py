@@ -4,7 +4,7 @@ import streamlit as st
 
 from dashboard import canvas, state, ticks
 from dashboard.charts import waterfall as waterfall_chart
-from dashboard.components import banner, device_words, plain, show_problem
+from dashboard.components import banner, device_words, heading, plain, show_problem
 from dashboard.data import memory as memory_data
 from dashboard.data import runs as run_data
 from dashboard.data.memory import NOTHING, Findings
@@ -174,7 +174,7 @@ def _verdict(verdict: MemoryVerdict, suspect: str | None) -> None:
 
 
 def _heading(title: str, meaning: str) -> None:
-    st.markdown(f"**{title}**", help=meaning)
+    heading(title, help=meaning)
 
 
 def _waterfall(waterfall: Waterfall | None, view: RunView, findings: Findings) -> None:

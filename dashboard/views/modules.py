@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from dashboard.charts.modules import MemoryKind, ModuleLine, icicle, named_parts, table_lines
-from dashboard.components import plain, size_column, table
+from dashboard.components import heading, plain, size_column, table
 from harness import words
 from harness.records.memory import ModuleMemoryRow, SnapshotRow
 
@@ -25,8 +25,8 @@ _PART = "module_part"
 
 def modules(rows: Sequence[ModuleMemoryRow], snapshot: SnapshotRow | None) -> None:
     """Draw the chart and the table, from the newest snapshot that inspected the modules."""
-    st.markdown(
-        "**By module**",
+    heading(
+        "By module",
         help="Memory of each part of the model: parameters, gradients, optimizer state, and activations that "
         "the forward pass saves for the backward pass.",
     )

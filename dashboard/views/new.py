@@ -5,7 +5,7 @@ from typing import Any
 import streamlit as st
 
 from dashboard import new_run, state
-from dashboard.components import plain, show_problem
+from dashboard.components import heading, page_title, plain, show_problem
 from dashboard.data import own_models
 from dashboard.data.runs import read_only
 from dashboard.form import amp_unavailable_reason, setting_input
@@ -27,7 +27,7 @@ _HEAD = frozenset(new_run.HEAD_SETTINGS)
 
 def page() -> None:
     """Draw the page."""
-    st.markdown("### New run")
+    page_title("New run")
     show_problem()
     reason = read_only()
     if reason is not None:
@@ -181,7 +181,7 @@ def _settings(base: Base, facts: DeviceFacts | None) -> None:
         if not plainly:
             continue
         with groups[at % 3], st.container(border=True):
-            st.markdown(f"**{group.value}**")
+            heading(group.value)
             for spec in plainly:
                 _input(spec, base, facts)
     with st.expander("Advanced", key="advanced"):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from dashboard.charts import allocations
-from dashboard.components import count_column, decimal_column, plain, size_column, table
+from dashboard.components import count_column, decimal_column, heading, plain, size_column, table
 from dashboard.data.memory import OomEntry
 from harness import words
 from harness.analysis.oom import text as oom_text
@@ -88,7 +88,7 @@ def _report(report: OomReport, file: str, at: int) -> None:
 
 
 def _request(request: FailedRequest, facts: OomFacts) -> None:
-    st.markdown("**Failed allocation**")
+    heading("Failed allocation")
     size = words.size(request.most_bytes)
     if request.least_bytes != request.most_bytes:
         size = f"{words.size(request.least_bytes)} to {size}"
@@ -116,7 +116,7 @@ def _request(request: FailedRequest, facts: OomFacts) -> None:
 
 
 def _memory(facts: OomFacts) -> None:
-    st.markdown("**Memory at the failure**")
+    heading("Memory at the failure")
     memory = facts.held
     limit = f"Limit ({memory.limit_name})"
     parts = budget(facts)
@@ -163,11 +163,11 @@ def _figures(lines: Sequence[tuple[str, str, str]]) -> None:
 
 def _evidence(report: OomReport) -> None:
     if report.evidence:
-        st.markdown("**Evidence**")
+        heading("Evidence")
         st.markdown("\n".join(f"- {plain(line)}" for line in report.evidence))
     if report.counterfactuals:
-        st.markdown(
-            "**Effect of other settings**",
+        heading(
+            "Effect of other settings",
             help="Only with evidence from this run or from a prediction; each states its basis.",
         )
         st.markdown(
@@ -179,7 +179,7 @@ def _tables(facts: OomFacts, at: int) -> None:
     lines = allocations.oom_lines(facts)
     left, right = st.columns(2, gap="large")
     with left:
-        st.markdown("**Live allocations**", help=_LIVE_HELP)
+        heading("Live allocations at the failure", help=_LIVE_HELP)
         if lines:
             table(
                 lines,
@@ -190,7 +190,7 @@ def _tables(facts: OomFacts, at: int) -> None:
         else:
             st.caption("n/a: live allocations were not recorded.")
     with right:
-        st.markdown("**Last steps**", help="The steps before the failed one, newest first.")
+        heading("Last steps", help="The steps before the failed one, newest first.")
         if facts.steps:
             table(
                 allocations.step_lines(facts),

@@ -8,7 +8,7 @@ import streamlit as st
 
 from dashboard import state
 from dashboard.callbacks import to_the_end
-from dashboard.components import plain, share_bar
+from dashboard.components import heading, plain, share_bar
 from dashboard.data import predictions
 from dashboard.data.doctor import doctor_run
 from dashboard.data.runs import RunView, read_only
@@ -27,7 +27,7 @@ from harness.predict.answer import (
 )
 from harness.records.run import DeviceFacts
 from harness.settings import Settings
-from harness.settings.spec import change
+from harness.settings.spec import change, change_title
 
 _WILL_IT_FIT, _PREDICTED = "Will it fit?", "Predicted and measured"
 _NOT_PREDICTED = (
@@ -80,7 +80,7 @@ def run_panel(view: RunView) -> None:
     settings = view.settings.complete
     if settings is None:
         with st.container(border=True, key="prediction", gap="xsmall"):
-            st.markdown(f"**{_PREDICTED}**")
+            heading(_PREDICTED)
             if (sentence := predictions.refit_sentence(view)) is not None:
                 st.markdown(plain(sentence))
             st.caption(_NOT_PREDICTED)
@@ -92,7 +92,7 @@ def run_panel(view: RunView) -> None:
         _draw(None, settings, Target.of(view.device), predictions.measured_peak(view))
         return
     with st.container(border=True, key="prediction", gap="xsmall"):
-        st.markdown(f"**{_PREDICTED}**")
+        heading(_PREDICTED)
         st.caption("No prediction for these settings yet. Computing one uses the CPU for some seconds.")
         st.button(
             "Predict",
@@ -148,7 +148,7 @@ def _badge(answer: Answer | None, settings: Settings, target: Target) -> Badge:
 def _head(title: str, badge: Badge) -> None:
     label, color, icon, meaning = badge
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.markdown(f"**{title}**")
+        heading(title)
         st.badge(label, icon=icon, color=color, help=meaning)  # type: ignore[arg-type]  # a Literal
 
 
@@ -226,7 +226,8 @@ def _remedy(base: Base | None, remedy: Remedy, at: int) -> None:
 def _use_it(base: Base, changes: Mapping[str, Any], key: str) -> None:
     """Draw a button that puts `changes` into the form. A click in the panel reruns only its fragment; since
     the form lies outside, the panel then reruns the page."""
-    st.button("Use it", key=key, type="tertiary", on_click=_queue_values, args=(base, changes))
+    title = plain(f"Use {change_title(changes)}")
+    st.button(title, key=key, type="tertiary", on_click=_queue_values, args=(base, changes))
 
 
 @to_the_end

@@ -7,7 +7,7 @@ import streamlit as st
 
 from dashboard import state
 from dashboard.commands import request_profile
-from dashboard.components import plain
+from dashboard.components import heading, plain
 from dashboard.controls import command_button, disabled_reason
 from dashboard.data import profiles as profile_data
 from dashboard.data import runs as run_data
@@ -63,7 +63,7 @@ def _bar(view: RunView, request: ProfileRequest | None) -> None:
     reason = disabled_reason(view)
     waits = request is not None and request.state is CommandState.QUEUED
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="profile_bar"):
-        st.markdown("**Profile**", help=_HELP, width="content")
+        heading("Profile", help=_HELP)
         if request is not None and waits:
             st.fragment(_progress, run_every=_WAIT_S)(view)
         elif request is not None:

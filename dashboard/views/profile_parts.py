@@ -6,7 +6,7 @@ from typing import Any
 import streamlit as st
 
 from dashboard.charts import profile_kinds, profile_tree
-from dashboard.components import plain
+from dashboard.components import heading, plain
 from dashboard.data import profiles as profile_data
 from dashboard.data.profiles import Profile
 from dashboard.data.runs import RunView
@@ -59,7 +59,7 @@ def _in_order(view: RunView, profile: Profile, baseline: Profile) -> tuple[Profi
 
 
 def _kinds(bars: profile_kinds.KindBars) -> None:
-    st.markdown("**Time by kind of work**", help=_KINDS_HELP)
+    heading("Time by kind of work", help=_KINDS_HELP, level=3)
     st.html(profile_kinds.html(bars))
 
 

@@ -5,7 +5,7 @@ import streamlit as st
 from dashboard import canvas, state, ticks
 from dashboard.charts import phases as charts
 from dashboard.charts import timing_cards
-from dashboard.components import banner, device_words, plain, show_problem
+from dashboard.components import banner, device_words, heading, plain, show_problem
 from dashboard.data import runs as run_data
 from dashboard.data import timing as timing_data
 from dashboard.data.runs import RunView
@@ -180,7 +180,7 @@ def _charts(tick: ticks.TimingTick) -> None:
     baseline: RangeTiming | None = tick.against
     if tick.phases:
         with st.container(border=True, key="profiler_phases"):
-            st.markdown("**Phases**", help=_PHASES_HELP)
+            heading("Phases", help=_PHASES_HELP)
             canvas.live_plotly(tick.phases, key=state.Key.TIMING_PHASES)
             compared = None if baseline is None else compare(baseline.run.timing, timing.run.timing)
             if compared is not None:
@@ -188,7 +188,7 @@ def _charts(tick: ticks.TimingTick) -> None:
             phase_table(timing.run)
     if tick.spread:
         with st.container(border=True, key="profiler_spread"):
-            st.markdown("**Step times**", help="Distribution of step times on the wall clock.")
+            heading("Step times", help="Distribution of step times on the wall clock.")
             canvas.live_plotly(tick.spread, key=state.Key.TIMING_SPREAD)
             slow_table(timing.run)
 

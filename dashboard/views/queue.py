@@ -6,7 +6,7 @@ from functools import partial
 import streamlit as st
 
 from dashboard import state
-from dashboard.components import plain
+from dashboard.components import heading, plain
 from dashboard.data import queue
 from dashboard.data.runs import read_only
 from harness import words
@@ -61,9 +61,8 @@ def _section(entry_ids: list[int]) -> None:
 
 def _head(view: QueueView, *, has_controls: bool) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.markdown(
-            "**Queue**",
-            width="content",
+        heading(
+            "Queue",
             help="Runs that start when a device has no run and their predicted peak is free, in this order.",
         )
         if view.is_paused:

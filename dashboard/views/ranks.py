@@ -5,7 +5,7 @@ import streamlit as st
 from dashboard import canvas, state
 from dashboard.charts.phases import ClockBar, stacked
 from dashboard.charts.ranks import heat_map
-from dashboard.components import count_column, decimal_column, plain, size_column, table
+from dashboard.components import count_column, decimal_column, heading, plain, size_column, table
 from dashboard.data import ranks as rank_data
 from dashboard.data.ranks import RanksView
 from dashboard.data.runs import RunView
@@ -27,7 +27,7 @@ def section(view: RunView) -> None:
     if not rank_data.has_ranks(view.folder):
         return
     with st.container(border=True, key="ranks"):
-        st.markdown("**Ranks**", help=_HELP)
+        heading("Ranks", help=_HELP)
         st.fragment(_section, run_every=None if view.status.state.is_over else _REFRESH_S)(view)
 
 

@@ -8,7 +8,7 @@ import streamlit as st
 
 from dashboard import canvas, state
 from dashboard.charts import compare
-from dashboard.components import plain, read_only_badge, show_problem
+from dashboard.components import page_title, plain, read_only_badge, show_problem
 from dashboard.data import compare as compare_data
 from dashboard.data import runs as run_data
 from dashboard.download_links import report_link
@@ -49,7 +49,7 @@ def page() -> None:
         welcome()
         return
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown("### Runs")
+        page_title("Runs")
         st.space("stretch")
         if run_data.read_only() is not None:
             read_only_badge()

@@ -10,6 +10,7 @@ from dashboard.commands import send_click
 from dashboard.components import (
     count_column,
     decimal_column,
+    heading,
     percent_column,
     plain,
     size_change_column,
@@ -59,8 +60,8 @@ _CHANGES = {
 def snapshots(view: RunView, snapshot_rows: Sequence[SnapshotRow]) -> None:
     """Draw the button, the selected snapshot, and a comparison if there are two or more."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="snapshot_bar"):
-        st.markdown(
-            "**Live allocations**",
+        heading(
+            "Live allocations",
             help="A snapshot records every allocation for a few steps and lists live memory by allocation "
             "site. The recorded steps are slower; the slowdown is shown.",
         )

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from dashboard.components import plain
+from dashboard.components import heading, page_title, plain
 from dashboard.data.doctor import doctor_run, restart_doctor
 from dashboard.data.runs import read_only
 from dashboard.views.alert_deliveries import deliveries_panel
@@ -23,7 +23,7 @@ _BADGES = {
 def page() -> None:
     """Draw the page."""
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown("### System")
+        page_title("System")
         st.space("stretch")
         is_off = read_only() is not None
         if st.button("Check again", key="examine_again", icon=":material/refresh:", disabled=is_off):
@@ -47,10 +47,10 @@ def _wait() -> None:
 
 
 def _report(report: DoctorReport) -> None:
-    st.markdown("#### Devices")
+    heading("Devices")
     for at, device in enumerate(report.devices):
         _device(device, at)
-    st.markdown("#### Checks")
+    heading("Checks")
     with st.container(border=True, key="checks", gap="xsmall"):
         for check in report.checks:
             _check(check)
@@ -60,7 +60,7 @@ def _device(device: DeviceReport, at: int) -> None:
     facts = device.facts
     with st.container(border=True, key=f"device_{at}"):
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.markdown(f"**{plain(facts.name)}**")
+            heading(plain(facts.name), level=3)
             st.badge(plain(facts.torch_name), color="gray")
         with st.container(horizontal=True, gap="medium"):
             for label, value in _facts(facts, device.tensor_cores):

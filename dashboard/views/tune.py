@@ -5,7 +5,7 @@ import streamlit as st
 from dashboard import canvas, state
 from dashboard.callbacks import to_the_end
 from dashboard.charts import tune as charts
-from dashboard.components import plain, show_problem, table
+from dashboard.components import heading, page_title, plain, show_problem, table
 from dashboard.data import tunes
 from dashboard.data.runs import read_only
 from dashboard.views.tune_form import tune_form
@@ -37,7 +37,7 @@ _EXPLANATION = (
 
 def page() -> None:
     """Draw the page."""
-    st.markdown("### Tune")
+    page_title("Tune")
     show_problem()
     reason = read_only()
     if reason is None:
@@ -168,11 +168,11 @@ def _charts(tune: Tune, rows: list[RankedRow]) -> None:
         left, right = st.columns(2)
     with left:
         if front is not None:
-            st.markdown("#### Samples/s against memory")
+            heading("Samples/s against memory")
             canvas.live_plotly(front, key=state.Key.TUNE_FRONT)
     with right:
         if steps is not None:
-            st.markdown("#### From the baseline to the best settings")
+            heading("From the baseline to the best settings")
             canvas.live_plotly(steps, key=state.Key.TUNE_WATERFALL)
 
 
@@ -183,7 +183,7 @@ def _winner(tune: Tune) -> None:
     if best == tune.baseline:
         st.caption(baseline_sentence(tune))
         return
-    st.markdown("#### Best settings")
+    heading("Best settings")
     st.code(command_line(best), language="bash", wrap_lines=True)
     with st.expander("In a loop of your own"):
         st.code(snippet(best, tune.device.kind), language="python")

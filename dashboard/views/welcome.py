@@ -3,7 +3,7 @@
 import streamlit as st
 
 from dashboard import state
-from dashboard.components import plain
+from dashboard.components import heading, plain
 from dashboard.data.runs import home, load_demo, read_only
 from dashboard.views.script import own_command
 from harness.errors import StepscopeError
@@ -13,7 +13,7 @@ def welcome() -> None:
     """Offer to start a first run or to load the simulated ones."""
     with st.container(horizontal_alignment="center", key="welcome"):
         st.space("large")
-        st.markdown("## No run yet", width="content")
+        heading("No run yet")
         if read_only() is not None:
             st.text("Runs appear here once they start. This dashboard is read-only and cannot start one.")
             return

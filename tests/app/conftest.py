@@ -149,7 +149,18 @@ def open_page() -> Open:
 
 def texts(app: AppTest) -> str:
     """Everything a person reads on the page, one piece a line."""
-    kinds = ("markdown", "text", "caption", "error", "warning", "info", "code")
+    kinds = (
+        "title",
+        "header",
+        "subheader",
+        "markdown",
+        "text",
+        "caption",
+        "error",
+        "warning",
+        "info",
+        "code",
+    )
     return "\n".join(str(getattr(element, "value", "")) for kind in kinds for element in app.get(kind))
 
 

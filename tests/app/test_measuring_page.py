@@ -110,7 +110,7 @@ def test_a_result_stands_with_its_verdict_and_every_figure(home: Home, open_page
 
 def test_blocks_are_no_changes_of_settings(home: Home, open_page: Open) -> None:
     app = open_page(run=a_measured_run(home, 0.8))
-    assert "**Changes**" not in texts(app)
+    assert "Changes" not in [header.value for header in app.header]
 
 
 def test_a_measurement_that_ended_early_says_why(home: Home, open_page: Open) -> None:

@@ -79,6 +79,12 @@ def test_use_it_puts_the_change_into_the_form(form: AppTest) -> None:
     assert "--batch-size 16 --grad-accumulation 2" in texts(form)
 
 
+def test_each_button_says_what_it_puts_into_the_form(form: AppTest) -> None:
+    labels = [button.label for button in form.button if (button.key or "").startswith("use_")]
+    assert labels[:3] == ["Use batch 24", "Use batch 16, accumulation 2", "Use AMP bf16"]
+    assert len(set(labels)) == len(labels)
+
+
 def test_the_largest_batch_can_be_used(form: AppTest) -> None:
     form.button(key="use_largest_batch").click().run()
     assert form.number_input(key="new_batch_size_cnn_laptop").value == 24
@@ -127,7 +133,7 @@ def test_for_an_active_run_a_prediction_is_computed_on_request_only(
     assert "**20.0 GiB** at the peak" in shown
     assert "measured" in shown
     assert "Batch 16, accumulated 2 times" in shown
-    assert not [button for button in app.button if button.label == "Use it"]
+    assert not [button for button in app.button if (button.key or "").startswith("use_")]
 
 
 def test_a_simulated_run_is_not_held_against_a_prediction(demo: Write, open_page: Open) -> None:
