@@ -75,9 +75,11 @@ def _print(
 
 
 def _contents(exported: Exported) -> str:
-    return ", ".join(
-        f"{words.count(rows)} {name.replace('_', ' ')}" for name, rows in exported.rows.items() if rows
-    ) or ("no rows")
+    nouns = {name: name.removesuffix("s").replace("_", " ") for name in exported.rows}
+    return (
+        ", ".join(words.plural(rows, nouns[name]) for name, rows in exported.rows.items() if rows)
+        or "no rows"
+    )
 
 
 def _note_state(last_step: int | None, folder: RunFolder, supervisor: Supervisor, shell: Shell) -> None:

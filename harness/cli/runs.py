@@ -99,7 +99,8 @@ def tag_run(arguments: Namespace, shell: Shell) -> int:
     folder = find_run(shell.home(arguments), arguments.run)
     for word in arguments.changes:
         if word[:1] not in ("+", "-") or len(word) < 2:
-            raise UsageError(f"{word!r} does not change a tag; write +{word or 'tag'} or -{word or 'tag'}.")
+            tag = word.strip("+-") or "tag"
+            raise UsageError(f"{word!r} does not change a tag; write +{tag} or -{tag}.")
     added = [word[1:] for word in arguments.changes if word.startswith("+")]
     removed = [word[1:] for word in arguments.changes if word.startswith("-")]
     labels = change_tags(folder, added, removed) if arguments.changes else read_labels(folder)

@@ -1,6 +1,7 @@
 """`set`, `do`, `pause`, `resume`, `stop`, `delete`: actions on existing runs."""
 
 import argparse
+import math
 import time
 from argparse import Namespace
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from harness import words
 from harness.cli.arguments import parse_assignments
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import RUN_HELP, Shell, find_run
-from harness.errors import RunStateError
+from harness.errors import RunStateError, UsageError
 from harness.records.run import AckRow, CommandKind, CommandState
 from harness.store.folder import RunFolder
 from harness.supervisor import EscalationStage, Supervisor
@@ -92,6 +93,8 @@ def pause_or_resume(arguments: Namespace, shell: Shell) -> int:
 
 
 def _command(arguments: Namespace, shell: Shell, kind: CommandKind, payload: Mapping[str, Any]) -> int:
+    if not 0 <= arguments.wait < math.inf:
+        raise UsageError(f"--wait cannot be {arguments.wait:g}; it takes a number of seconds, 0 or more.")
     supervisor = shell.supervisor(arguments)
     folder = find_run(supervisor.home, arguments.run)
     command_id = supervisor.send(folder, kind, payload, source=SOURCE)

@@ -91,9 +91,7 @@ class Home:
             with tempfile.TemporaryFile(dir=self.runs_path):
                 pass
         except (FileExistsError, NotADirectoryError):
-            raise HomeError(
-                f"{self.path} cannot be the home: it, or its 'runs', is a file; {_CHOOSE}"
-            ) from None
+            raise HomeError(_no_folder(self.path)) from None
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise HomeError(f"Runs cannot be written to {self.path}: {reason}; {_CHOOSE}") from None
@@ -124,8 +122,10 @@ class Home:
                     if not entry.name.startswith(".")
                     and (entry.is_dir(follow_symlinks=False) or _is_folder(entry.path))
                 ]
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             return []
+        except NotADirectoryError:
+            raise HomeError(_no_folder(self.path)) from None
         except OSError as error:
             raise HomeError(f"{self.runs_path} cannot be read: {error.strerror}; {_CHOOSE}") from None
 
@@ -167,7 +167,8 @@ class Home:
                 return matches[0]
             if matches:
                 ids = ", ".join(folder.run_id for folder in matches[:5])
-                raise UnknownRunError(f"{key!r} matches {len(matches)} runs; use the id of one: {ids}.")
+                more = ", …" if len(matches) > 5 else ""
+                raise UnknownRunError(f"{key!r} matches {len(matches)} runs; use the id of one: {ids}{more}.")
         names = [word for folder, name in runs for word in (name, folder.run_id)]
         near = difflib.get_close_matches(key, names, n=1) or [name for name in names if key and key in name]
         hint = f"did you mean {near[0]!r}?" if near else "`stepscope list` shows them all."
@@ -290,6 +291,10 @@ class Home:
             rest = f" The remaining files are in {trash}." if trash.exists() else ""
             reason = error.strerror or str(error)
             raise HomeError(f"{folder.path} could not be deleted: {reason}.{rest}") from None
+
+
+def _no_folder(path: Path) -> str:
+    return f"{path} cannot be the home: it, or its 'runs', is a file; {_CHOOSE}"
 
 
 def _make_folder_private(path: Path) -> None:

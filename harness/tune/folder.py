@@ -134,9 +134,12 @@ def find_tune(home: Home, key: str) -> TuneFolder:
     matches = [folder for folder in folders if key and folder.tune_id.startswith(key)]
     if len(matches) == 1:
         return matches[0]
+    if not folders:
+        raise UnknownRunError("There is no tune yet; start one with `stepscope tune`.")
     ids = ", ".join(folder.tune_id for folder in (matches or folders)[:5])
-    listed = f"there are: {ids}." if ids else "there are none; start one with `stepscope tune`."
-    raise UnknownRunError(f"There is no single tune {key!r}; {listed}")
+    if matches:
+        raise UnknownRunError(f"{key!r} matches {len(matches)} tunes; use the id of one: {ids}.")
+    raise UnknownRunError(f"There is no tune {key!r}; the newest are: {ids}.")
 
 
 def _folder_of(home: Home) -> Path:

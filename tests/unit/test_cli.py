@@ -115,6 +115,12 @@ def shell(*words: str) -> subprocess.CompletedProcess[str]:
         ("set nobody batch_size=1 batch_size=2", "given twice"),
         ("set nobody dropout=0.3", "There is no run 'nobody'"),
         ("set nobody batch_size=1 --wait soon", "--wait cannot be 'soon'; it takes a number."),
+        (
+            "set nobody batch_size=1 --wait -1",
+            "--wait cannot be -1; it takes a number of seconds, 0 or more.",
+        ),
+        ("set nobody batch_size=1 --wait nan", "--wait cannot be nan"),
+        ("tune --resume nope", "There is no tune yet; start one with `stepscope tune`."),
         ("run mlp --nproc two", "--nproc cannot be 'two'; it takes a whole number."),
         ("do nobody dance", "there is no action 'dance'"),
         ("delete nobody", "There is no run 'nobody'"),
@@ -150,8 +156,9 @@ def test_a_home_that_cannot_be_used_fails_with_code_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
-    assert main(["run", "mlp", "--home", str(tmp_path / "file")]) == 1
-    assert "--home" in capsys.readouterr().err
+    for command in (["run", "mlp"], ["list"]):
+        assert main([*command, "--home", str(tmp_path / "file")]) == 1
+        assert "file cannot be the home" in capsys.readouterr().err
 
 
 def test_no_runs_yet_says_how_to_start_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -229,7 +230,9 @@ def test_a_run_without_steps_and_a_live_one_are_exported_and_say_so(
 ) -> None:
     empty, stalled = write("empty", a_home()), write("stalled", a_home(), steps=50)
     assert main(["export", empty.run_id, stalled.run_id, "-o", str(tmp_path)]) == 0
-    said = capsys.readouterr().err
+    printed = capsys.readouterr()
+    said = printed.err
+    assert re.search(r": 2 events, 1 setting$", printed.out, re.MULTILINE)
     assert "demo: empty has no steps: " in said
     assert "demo: stalled is stalled: exported up to step 50." in said
 

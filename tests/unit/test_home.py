@@ -82,7 +82,8 @@ def test_a_file_in_the_homes_place_is_refused(home: Home, tmp_path: Path, where:
     (tmp_path / where).write_text("not a folder")
     with pytest.raises(HomeError, match=r"is a file; choose another folder with --home"):
         home.check_writable()
-    assert home.runs() == []
+    with pytest.raises(HomeError, match=r"is a file; choose another folder with --home"):
+        home.runs()
 
 
 def test_a_home_below_a_file_is_refused(tmp_path: Path) -> None:
@@ -275,6 +276,10 @@ def test_a_start_that_fits_several_names_them(home: Home) -> None:
     with pytest.raises(UnknownRunError, match=r"matches 2 runs; use the id") as error:
         home.find("2026")
     assert all(run.run_id in str(error.value) for run in runs)
+    for after_s in range(2, 6):
+        _create(home, after_s=after_s)
+    with pytest.raises(UnknownRunError, match=r"matches 6 runs; use the id of one: (\S+, ){5}…\."):
+        home.find("2026")
 
 
 def test_an_unknown_run_is_answered_with_the_nearest(home: Home) -> None:

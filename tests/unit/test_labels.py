@@ -101,3 +101,5 @@ def test_the_shell_changes_and_prints_labels(folder: RunFolder, capsys: pytest.C
     assert re.search(r"^tags +b\nnote +looks good$", capsys.readouterr().out, re.MULTILINE)
     assert main(["tag", "mine", "a"]) == 2
     assert "'a' does not change a tag; write +a or -a." in capsys.readouterr().err
+    assert main(["tag", "mine", "+"]) == 2
+    assert "'+' does not change a tag; write +tag or -tag." in capsys.readouterr().err

@@ -95,7 +95,7 @@ def test_on_a_full_disk_no_tune_is_left_without_a_state(home: Home, monkeypatch:
 
 def test_tunes_are_found_by_the_beginning_of_their_id(home: Home) -> None:
     assert tunes(home) == []
-    with pytest.raises(UnknownRunError, match="there are none"):
+    with pytest.raises(UnknownRunError, match="There is no tune yet"):
         find_tune(home, "latest")
     older, newer = create_tune(home, 1.0), create_tune(home, 1e9)
     assert find_tune(home, "latest") == newer
