@@ -12,7 +12,7 @@ _PANELS = {
     "compare": ["Step times", "Phases", "Figures"],
     "tune": [],
     "new": ["Data and transfer", "Memory"],
-    "system": ["This machine", "Devices", "Checks"],
+    "system": ["Devices", "Checks"],
 }
 _TITLES = {"new": "New run", "compare": "Compare runs"}
 
