@@ -169,17 +169,20 @@ class Feeding:
 
     def leave_out_prior(self, source: object, step: int, *, is_called: bool) -> bool:
         """Leave out of `step` what came before the first batch of `source`, if it feeds the training and
-        the step before had none: calls of a model without a backward pass (`is_called`), or else batches of
-        another loader. Return whether it was left out. Not batches of passes that go on from before the step:
-        such an auxiliary loader is read every few steps. Before any loader has fed the training, all batches
-        of passes that are over are left out."""
+        the step before had none: calls of a model without a backward pass, or in evaluation mode with one
+        (`is_called`), or else batches of another loader. Return whether it was left out. After calls, a new
+        loader feeds the training too if the newest pass is over, as where each task has its own. Not batches
+        of passes that go on from before the step: such an auxiliary loader is read every few steps. Before
+        any loader has fed the training, all batches of passes that are over are left out."""
         if step <= FIRST_STEPS and not is_called:
             return step == 1 and source is not None and not (self.recent or self.has_fed)
         fed, loader = self.training, source.loader if isinstance(source, LoaderPass) else source
         if not is_called and self.recent and all(one.opened_after < self._ended_steps for one in self.recent):
             return False
         has_own = not is_called and self._delivered_by() in fed
-        if has_own or loader not in fed or any(one.loader in fed for one in self.recent):
+        newest = self.newest()
+        takes_over = is_called and loader is not None and self.has_fed and (newest is None or newest.is_over)
+        if has_own or not (loader in fed or takes_over) or any(one.loader in fed for one in self.recent):
             return False
         before, self._called_step = self._called_step, step
         if is_left := before not in (step, step - 1) and self._joining_step != step - 1:

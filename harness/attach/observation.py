@@ -107,8 +107,9 @@ class Observation:
             self._end_step()
         if self.is_discovering and self.updates:
             self.tracker.leave_out_search(self._find_models)
-        is_called = self.sizes.inputs is not None and not self._has_loss
-        is_unused = self.tracker.has_batch and (not self.under_way.has_trained or self.sizes.leader is None)
+        is_called = self.sizes.has_early_gradients or (self.sizes.inputs is not None and not self._has_loss)
+        is_trained = self.under_way.has_trained and self.sizes.leader is not None
+        is_unused = (self.tracker.has_batch or self.sizes.has_early_gradients) and not is_trained
         if (is_called or is_unused) and self.feeding.leave_out_prior(source, self.step, is_called=is_called):
             self._mark_evaluation()
             if is_unused:  # Gradients of an attack on the model, in evaluation mode, are of no step.

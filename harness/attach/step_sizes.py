@@ -52,6 +52,8 @@ class StepSizes:
         leader: the id of the first model that was called for training in the step; None before.
         inputs: the samples and tokens of its inputs since the last backward pass; None: it was not called.
         evaluated_inputs: those of the newest call in evaluation mode since then; None: it has no gradients.
+        has_early_gradients: whether gradients of a model in evaluation mode were computed in the step before
+            any batch, and no model was called for training.
         early: samples of the batches that were loaded before training began, the newest first.
         carried: samples of the newest batch that was loaded before the step.
         newest: samples of the newest batch that a loader returned in the step; None: unknown.
@@ -72,6 +74,7 @@ class StepSizes:
         self.inputs: tuple[int | None, int | None] | None = None
         self.evaluated_inputs: tuple[int | None, int | None] | None = None
         self._evaluated: tuple[int | None, int | None] = (None, None)
+        self.has_early_gradients = False
         # Whether the step has a backward pass before which no model was called with gradients.
         self._is_late = False
         self.early: Sequence[int] = ()
@@ -199,6 +202,7 @@ class StepSizes:
         elif before is not None and before[0] != sizes[0] and ONE_SAMPLE[0] not in (before[0], sizes[0]):
             self._size_changes += 1
         self.leader, self.inputs, self._rows = model_id, sizes, rows
+        self.has_early_gradients = False
 
     def replay(self, model_id: int, sizes: tuple[int | None, int | None]) -> None:
         """The first model was called for training with inputs of such samples and tokens, in a plain step
@@ -226,6 +230,7 @@ class StepSizes:
             if self.evaluated_inputs is not None:
                 self._evaluated = _sum(self._evaluated, self.evaluated_inputs)
                 self.evaluated_inputs = None
+                self.has_early_gradients = self.leader is None and not loaded
             elif self._samples is None and self._tokens is None:
                 self._is_late = True
             return
@@ -248,7 +253,7 @@ class StepSizes:
     def forget_evaluated(self) -> None:
         """Count no inputs of models in evaluation mode, with whatever gradients, in the step so far."""
         self.evaluated_inputs, self._evaluated, self._is_late = None, (None, None), False
-        self.early, self._prefers_inputs = (), False
+        self.early, self._prefers_inputs, self.has_early_gradients = (), False, False
 
     def take(self, loaded: int | None, step: int, *, prefers_inputs: bool) -> tuple[int, int | None]:
         """Return the samples and the tokens of `step`, which ends, and in which batches of `loaded` samples
@@ -263,7 +268,7 @@ class StepSizes:
             called = tokens = None
         elif called is None and tokens is None:
             called, tokens = self._evaluated
-        self.evaluated_inputs, self._evaluated = None, (None, None)
+        self.evaluated_inputs, self._evaluated, self.has_early_gradients = None, (None, None), False
         prefers_inputs |= self._prefers_inputs
         if (joined := self._joined_samples((loaded or 0) + sum(self.early), called)) is not None:
             called, prefers_inputs = joined, True
