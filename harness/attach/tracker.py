@@ -12,17 +12,26 @@ its phase by itself.
 """
 
 from collections.abc import Callable
-from itertools import accumulate, repeat
+from itertools import accumulate
 from weakref import ref
 
 from harness.analysis.oom.report import OomPhase
 from harness.attach.left_batches import LeftBatches, UnusedBatch
 from harness.attach.passes import LoaderPass
+from harness.attach.phase_clock import (
+    BACKWARD,
+    COPY,
+    DATA_WAIT,
+    FORWARD,
+    LOSS,
+    OPTIMIZER,
+    OTHER,
+    PHASES,
+    PhaseClock,
+)
 from harness.records.run import Phase
 from harness.watch.timing import StepTimer, Times
 
-# _LOSS is the time from the last call of the model to the backward pass, a part of the forward pass.
-_DATA_WAIT, _COPY, _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER, _LOSS = range(7)
 # Calls without a backward pass are far more than usual from so many times the most of any step on.
 _FAR_MORE = 3
 _OOM_PHASES = (
@@ -36,12 +45,10 @@ _OOM_PHASES = (
 )
 
 
-class StepTracker:
+class StepTracker(PhaseClock):
     """Collects the times of one step after the other; used on the training thread.
 
     Attributes:
-        clock_ns: the clock.
-        last_ns: the time of the newest event.
         is_updating: whether an optimizer steps: forward and backward passes are then those of its closure.
         repeats_batch: whether a backward pass that begins is for the same batch as one before: in the closure
             of an optimizer, or after another optimizer's update and gradients in the same step.
@@ -53,7 +60,6 @@ class StepTracker:
         evaluation_ns: the duration of the evaluation since the last step ended.
         calls: calls of models with gradients since the last backward pass.
         backward_depth: how deep backward passes are nested. Only the outermost ones count.
-        owes_mark: whether the mark of the step's last update on the device's clock is still to come.
     """
 
     def __init__(
@@ -67,11 +73,9 @@ class StepTracker:
         """`copies` is whether batches are copied to a device between loader and forward pass; `left_out` is
         called, with `evaluation_ns`, where an evaluation has ended before anything was trained in the
         step; `feeds` returns whether a pass feeds the training; None: that is not known yet."""
-        self._left_out, self._timer = left_out, timer
-        self.clock_ns = timer.clock_ns
-        self._after_batch = _COPY if copies else _OTHER
-        self._spent_ns, self._phase = [0] * 7, _OTHER
-        self.last_ns = timer.end_ns
+        super().__init__(timer)
+        self._left_out = left_out
+        self._after_batch = COPY if copies else OTHER
         # How deep the calls of loaders are nested, as `backward_depth`.
         self._fetches = self.backward_depth = 0
         self.is_updating = self.repeats_batch = self._has_gradients = False
@@ -81,19 +85,16 @@ class StepTracker:
         # Of the calls those of the step, and how many a step had at most before a backward pass.
         self._step_calls = self._most_calls = 0
         # Whether the newest call is evaluation by itself.
-        self._evaluates = self.owes_mark = False
+        self._evaluates = False
         # What `has_evaluated` and `_is_evaluating` were as the newest batch was requested.
         self._before_request = False, False
-        # The times, samples and whether there was a batch as the newest backward pass or update of the step
-        # ended, and when; None: there was none, or the step is not observed.
-        self._trained: tuple[list[int], int | None, bool, int] | None = None
         # The times as the first batch after that was requested, and when.
         self._requested: tuple[list[int], int] | None = None
 
     @property
     def oom_phase(self) -> OomPhase:
         """The phase under way."""
-        if self._evaluates and self._phase in (_FORWARD, _LOSS):
+        if self._evaluates and self._phase in (FORWARD, LOSS):
             return OomPhase.EVALUATION
         return _OOM_PHASES[self._phase]
 
@@ -120,10 +121,10 @@ class StepTracker:
             self.last_ns = now_ns
             if self._trained is not None and self._requested is None:
                 self._requested = self._spent_ns.copy(), now_ns
-        self._phase = _DATA_WAIT
+        self._phase = DATA_WAIT
         if skipped is not None:
             self.samples = (self.samples or 0) - skipped
-            self._leave_loss(_OTHER)
+            self._leave_loss(OTHER)
 
     def batch_arrived(self, samples: int | None, batches: LoaderPass | None = None) -> None:
         """A loader returned a batch of `samples`; None: their number is unknown. `batches` is its pass, if it
@@ -154,7 +155,7 @@ class StepTracker:
         """A loader has no more batches, or has failed: then the wait for it is still the phase under way."""
         if has_failed:
             self._fetches = max(0, self._fetches - 1)
-        elif self._leave_fetch(_OTHER):
+        elif self._leave_fetch(OTHER):
             self.has_evaluated |= self._before_request[0]
             self._is_evaluating |= self._before_request[1]
 
@@ -180,15 +181,15 @@ class StepTracker:
             self.has_evaluated = True
             self._is_evaluating = self._is_evaluating or is_evaluating
         before = self._phase
-        if before != _FORWARD:
+        if before != FORWARD:
             if self._timer.is_observing:
                 now_ns = self.clock_ns()
                 self._spent_ns[self._phase] += now_ns - self.last_ns
                 self.last_ns = now_ns
-            self._phase = _FORWARD
-            if self._spent_ns[_LOSS]:
-                self._leave_loss(_OTHER if is_repeated else _FORWARD)
-            if before != _LOSS and (lap := self._timer.lap) is not None:
+            self._phase = FORWARD
+            if self._spent_ns[LOSS]:
+                self._leave_loss(OTHER if is_repeated else FORWARD)
+            if before != LOSS and (lap := self._timer.lap) is not None:
                 lap(Phase.H2D)
 
     def forward_ended(self, has_gradients: bool) -> None:
@@ -199,7 +200,7 @@ class StepTracker:
             now_ns = self.clock_ns()
             self._spent_ns[self._phase] += now_ns - self.last_ns
             self.last_ns = now_ns
-        self._phase = _LOSS if has_gradients else _OPTIMIZER if self.is_updating else _OTHER
+        self._phase = LOSS if has_gradients else OPTIMIZER if self.is_updating else OTHER
 
     def backward_began(self) -> None:
         """Gradients are about to be computed."""
@@ -218,9 +219,9 @@ class StepTracker:
                 now_ns = self.clock_ns()
                 self._spent_ns[self._phase] += now_ns - self.last_ns
                 self.last_ns = now_ns
-            self._phase = _BACKWARD
-            self._spent_ns[_FORWARD] += self._spent_ns[_LOSS]
-            self._spent_ns[_LOSS] = 0
+            self._phase = BACKWARD
+            self._spent_ns[FORWARD] += self._spent_ns[LOSS]
+            self._spent_ns[LOSS] = 0
             if (lap := self._timer.lap) is not None:
                 lap(Phase.FORWARD)
 
@@ -234,7 +235,7 @@ class StepTracker:
                 self.last_ns = now_ns
                 self._trained = self._spent_ns.copy(), self.samples, self.has_batch, now_ns
                 self._requested = None
-            self._phase = _OPTIMIZER if self.is_updating else _OTHER
+            self._phase = OPTIMIZER if self.is_updating else OTHER
             if (lap := self._timer.lap) is not None:
                 lap(Phase.BACKWARD)
 
@@ -252,7 +253,7 @@ class StepTracker:
             now_ns = self.clock_ns()
             self._spent_ns[self._phase] += now_ns - self.last_ns
             self.last_ns = now_ns
-        self._phase = _OPTIMIZER
+        self._phase = OPTIMIZER
 
     def update_ended(self, *, is_last: bool = False) -> None:
         """An optimizer has stepped, or a GradScaler skipped it. Where hooks of parameters have it step within
@@ -264,9 +265,9 @@ class StepTracker:
             self._spent_ns[self._phase] += now_ns - self.last_ns
             self.last_ns = now_ns
         if self.backward_depth:
-            self._phase = _BACKWARD
+            self._phase = BACKWARD
             return
-        self._phase = _OTHER
+        self._phase = OTHER
         if not is_last and self._timer.is_observing:
             self._trained = self._spent_ns.copy(), self.samples, self.has_batch, self.last_ns
         if (lap := self._timer.lap) is not None:
@@ -275,12 +276,6 @@ class StepTracker:
             else:
                 lap(Phase.OPTIMIZER)
 
-    def mark_update(self) -> None:
-        """Mark the end of the step's last update on the device's clock."""
-        self.owes_mark = False
-        if (lap := self._timer.lap) is not None:
-            lap(Phase.OPTIMIZER)
-
     def end(self) -> Times:
         """End the step and return its times; the next one starts."""
         timer, spent_ns, phase = self._timer, self._spent_ns, self._phase
@@ -288,7 +283,7 @@ class StepTracker:
         if timer.is_observing:
             spent_ns[phase] += end_ns - self.last_ns
         timer.end_ns = self.last_ns = end_ns
-        self._spent_ns, self._phase = [0] * 7, _OTHER
+        self._spent_ns, self._phase = [0] * len(PHASES), OTHER
         self._fetches = self.backward_depth = 0
         self.has_evaluated = self._is_evaluating = self.has_batch = False
         self.is_updating = self.repeats_batch = self._has_gradients = False
@@ -297,7 +292,7 @@ class StepTracker:
         left.taken = []
         if left.unused or left.reopened or left.inspected or left.has_evaluated_others:
             left.clear()
-        ends_ns = accumulate(spent_ns[: _OPTIMIZER + 1], initial=started_ns)
+        ends_ns = accumulate(spent_ns[: OPTIMIZER + 1], initial=started_ns)
         return (started_ns, *ends_ns, end_ns)
 
     @property
@@ -313,15 +308,7 @@ class StepTracker:
     @property
     def is_at_start(self) -> bool:
         """Return whether nothing of the step has happened."""
-        return self._phase == _OTHER and not (self._fetches or self.has_batch or self.has_evaluated)
-
-    def end_with_last_event(self) -> None:
-        """Let the newest event be the end of the step: no further one comes. The device has no such end."""
-        self.clock_ns, self._timer.end_device = repeat(self.last_ns).__next__, None
-
-    def begin(self) -> None:
-        """Begin the step where the timer does: after a pause that is later than the end of the one before."""
-        self.last_ns = self._timer.end_ns
+        return self._phase == OTHER and not (self._fetches or self.has_batch or self.has_evaluated)
 
     def restart(self) -> None:
         """Begin the step anew: what happened since the last one ended belongs to none."""
@@ -366,18 +353,6 @@ class StepTracker:
         self._spent_ns = spent_ns.copy()
         self._trained = spent_ns, self.samples, self.has_batch, self.last_ns
 
-    def leave_out_search(self, search: Callable[[], None]) -> None:
-        """Make a `search` for models; before anything was trained, it is no part of the step."""
-        began_ns = self.clock_ns()
-        search()
-        if self._timer.is_observing and self._trained is None:
-            self.last_ns += self._timer.leave_out_since(began_ns)
-
-    def _leave_loss(self, phase: int) -> None:
-        """Add the time since the last call of the model to `phase`."""
-        self._spent_ns[phase] += self._spent_ns[_LOSS]
-        self._spent_ns[_LOSS] = 0
-
     def _leave_fetch(self, phase: int) -> bool:
         """Leave the wait for a batch; return whether it was the outermost one."""
         self._fetches = max(0, self._fetches - 1)
@@ -387,13 +362,13 @@ class StepTracker:
             now_ns = self.clock_ns()
             self._spent_ns[self._phase] += now_ns - self.last_ns
             self.last_ns = now_ns
-        self._phase = _OPTIMIZER if self.is_updating else phase
+        self._phase = OPTIMIZER if self.is_updating else phase
         if (lap := self._timer.lap) is not None:
             lap(Phase.DATA_WAIT)
         return True
 
     def _clear(self) -> None:
-        self._spent_ns, self._phase = [0] * 7, _OTHER
+        self._spent_ns, self._phase = [0] * len(PHASES), OTHER
         self._fetches = self.backward_depth = 0
         self.has_evaluated = self._is_evaluating = self.has_batch = self.is_updating = self.owes_mark = False
         self.samples = self._requested = None

@@ -1,0 +1,37 @@
+"""A watch keeps no memory of a loss that the script has dropped."""
+
+import weakref
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tests.attach_factories import attached, recorded
+
+STEPS, ELEMENTS = 4, 1_000
+
+
+def test_the_losses_of_all_elements_end_with_the_step(tmp_path: Path) -> None:
+    model = nn.Linear(10, ELEMENTS)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def add_gradients() -> weakref.ref[torch.UntypedStorage]:
+        outputs = model(torch.ones(1, 10))
+        loss = functional.mse_loss(outputs, torch.zeros_like(outputs))
+        loss.backward()
+        assert loss.untyped_storage().nbytes() == 4 * ELEMENTS
+        return weakref.ref(loss.untyped_storage())
+
+    kept = []
+    with attached(tmp_path) as (session, folder, guard):
+        for _ in range(STEPS):
+            losses = [add_gradients(), add_gradients()]
+            optimizer.step()
+            optimizer.zero_grad()
+            kept.append(sum(loss() is not None for loss in losses))
+        assert guard.is_on
+        session.end(None)
+    steps = recorded(folder).steps
+    assert (len(steps), kept) == (STEPS, [0] * STEPS)
+    assert all(step.loss is not None and step.loss > 0 for step in steps)
