@@ -171,6 +171,11 @@ def plural(value: int, noun: str) -> str:
     return f"{count(value)} {noun}{'' if value == 1 else 's'}"
 
 
+def step_range(first: int, last: int) -> str:
+    """Format the numbers of successive steps: "step 7", "steps 7 to 1,204"."""
+    return f"step {count(first)}" if first == last else f"steps {count(first)} to {count(last)}"
+
+
 def estimate(value: int, noun: str) -> str:
     """Format an estimated number of things to the two significant digits it has: "about 130,000 steps"."""
     return f"about {plural(int(float(f'{value:.2g}')), noun)}"

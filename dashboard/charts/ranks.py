@@ -88,14 +88,8 @@ def _row(
             **({"colorbar": bar_scale} if has_scale else {}),
         },
         "hovertemplate": [
-            f"{name}, {_steps(first, last)}: {words.duration(late * _MS)} later than the median rank"
-            "<extra></extra>"
+            f"{name}, {words.step_range(first, last)}: {words.duration(late * _MS)} later than the median "
+            "rank<extra></extra>"
             for late, (first, last) in zip(late_ms.tolist(), spans, strict=True)
         ],
     }
-
-
-def _steps(first: int, last: int) -> str:
-    if first == last:
-        return f"step {words.count(first)}"
-    return f"steps {words.count(first)} to {words.count(last)}"

@@ -143,9 +143,9 @@ def _difference(view: RunView, change: Mapping[str, Any]) -> str:
 
 
 def _evidence(suggestion: Suggestion) -> None:
-    span = f"{words.count(suggestion.first_step)} to {words.count(suggestion.last_step)}"
+    steps = words.step_range(suggestion.first_step, suggestion.last_step).capitalize()
     lines = [f"- {plain(name)}: **{plain(value)}**" for name, value in suggestion.details]
-    st.markdown(f"Steps {span}\n\n" + "\n".join(lines))
+    st.markdown(f"{steps}\n\n" + "\n".join(lines))
     st.markdown(plain(suggestion.why))
     if suggestion.by_hand and suggestion.change:
         st.markdown(f"By hand: {plain(suggestion.by_hand)}")

@@ -65,10 +65,8 @@ def _kinds(bars: profile_kinds.KindBars) -> None:
 
 def _facts(view: RunView, row: ProfileRow) -> str:
     """Return the steps of a profile, its settings, its clock and its overhead."""
-    last = row.first_step + row.steps - 1
-    steps = f"Steps {words.count(row.first_step)} to {words.count(last)}"
     parts = [
-        steps if last > row.first_step else f"Step {words.count(last)}",
+        words.step_range(row.first_step, row.first_step + row.steps - 1).capitalize(),
         f"settings {row.settings_version}: {profile_data.settings_words(view, row)}",
         "on the device's clock" if row.on_device else "on the CPU's clock",
     ]

@@ -95,14 +95,14 @@ _COLUMNS = {
 
 def _clocks(comparison: RankComparison) -> str:
     spread_ns = max(rank.clock_spread_ns for rank in comparison.ranks)
-    span = f"{words.count(comparison.first_step)} to {words.count(comparison.last_step)}"
+    steps = words.step_range(comparison.first_step, comparison.last_step).capitalize()
     all_reduce = (
         ""
         if comparison.all_reduce_ns is None
         else f" · all-reduce {words.duration(comparison.all_reduce_ns)} after its gradients"
     )
     return (
-        f"Steps {span} · begin of waiting differs by {words.duration(comparison.skew_ns)} between the first "
+        f"{steps} · begin of waiting differs by {words.duration(comparison.skew_ns)} between the first "
         f"and the last rank{all_reduce} · clocks aligned by the end of the backward pass, within "
         f"{words.duration(spread_ns)}"
     )

@@ -16,9 +16,9 @@ _SOUND = 0.01
 def notes(run: RunTiming) -> None:
     """Draw the basis of the figures in one line: the steps analyzed, and whether phases add up."""
     timing = run.timing
-    if timing.first is None:
+    if timing.first is None or timing.last is None:
         return
-    parts = [f"Steps {words.count(timing.first)} to {words.count(timing.last)}"]
+    parts = [words.step_range(timing.first, timing.last).capitalize()]
     if run.stride > 1:
         parts.append(f"one step in {run.stride} sampled")
     if run.versions > 1:

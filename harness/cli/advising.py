@@ -88,9 +88,9 @@ def _print(
 ) -> None:
     shell.print_line(f"{number}. {suggestion.title}: {suggestion.gain.sentence}.")
     shell.print_line(f"   {suggestion.evidence}")
-    span = f"{words.count(suggestion.first_step)} to {words.count(suggestion.last_step)}"
+    steps = words.step_range(suggestion.first_step, suggestion.last_step).capitalize()
     details = "; ".join(f"{name}: {value}" for name, value in suggestion.details)
-    shell.print_line(f"   Steps {span}. {details}.")
+    shell.print_line(f"   {steps}. {details}.")
     shell.print_line(f"   Why: {suggestion.why}")
     if how:
         shell.print_line(f"   {'Do' if is_live else 'In the next run'}: {how}")

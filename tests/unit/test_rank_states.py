@@ -16,7 +16,7 @@ def test_a_killed_rank_explains_the_lost_connections_of_the_others() -> None:
     killed = RankFacts(1, RunState.RUNNING, "Training.", 96, returncode=-9)
     status = state_of_ranks(_FAILED, [_failed(0), killed, _failed(2)])
     assert status.state is RunState.KILLED
-    cause, logs = "Rank 1: Killed by SIGKILL at step 96.", "Their logs end at step 96 to 100."
+    cause, logs = "Rank 1: Killed by SIGKILL at step 96.", "Their logs end at steps 96 to 100."
     assert status.message == f"{cause} The other ranks ended with it. {logs}"
 
 

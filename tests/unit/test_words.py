@@ -100,6 +100,11 @@ def test_counts_figures_rates_and_percentages() -> None:
     assert words.count(20_413) == "20,413"
     assert words.plural(1, "step") == "1 step"
     assert words.plural(1_204, "step") == "1,204 steps"
+
+
+def test_successive_steps_are_a_range_unless_it_is_one() -> None:
+    assert words.step_range(7, 1_204) == "steps 7 to 1,204"
+    assert words.step_range(7, 7) == "step 7"
     assert words.figure(2.30258) == "2.303"
     assert [words.figure(value, 2) for value in (99.4, 99.6, -262.3, 1.5e7)] == [
         "99",

@@ -115,6 +115,4 @@ def _log_ends(ranks: Sequence[RankFacts]) -> str:
     steps = [rank.last_step for rank in ranks if rank.last_step is not None]
     if not steps:
         return ""
-    first, last = min(steps), max(steps)
-    span = words.count(last) if first == last else f"{words.count(first)} to {words.count(last)}"
-    return f"Their logs end at step {span}."
+    return f"Their logs end at {words.step_range(min(steps), max(steps))}."
