@@ -7,6 +7,7 @@ from harness.device.cpu.heap import (
     Heap,
     HeapMeter,
     Mallinfo2,
+    bytes_in_holes,
     heap_bytes,
     in_use,
     large_hole_bytes,
@@ -142,3 +143,27 @@ def test_freed_blocks_are_holes_of_their_size_and_none_of_a_size_beyond_the_heap
     assert after_bytes is not None
     assert after_bytes - before_bytes >= 0.9 * len(live) * 40_000
     assert large_hole_bytes(1 << 40) == 0
+
+
+# A list of tensors was freed, beside five holes of 0.5 to 2 MiB.
+FREED_LIST = b"""<heap nr="0">
+  <size from="80033" to="80033" total="80033" count="1"/>
+  <size from="524497" to="616581393" total="623922550" count="6"/>
+</heap>"""
+
+
+@pytest.mark.parametrize(
+    ("least_bytes", "expected_bytes"),
+    [
+        (4 * MIB, 616_581_393),  # The largest one alone is more than what five others leave.
+        (524_400, 623_922_550),
+        (524_500, 623_922_550 - 5 * 524_500),
+        (616_581_394, 0),
+    ],
+)
+def test_the_largest_hole_of_a_bin_counts_beside_smaller_ones(least_bytes: int, expected_bytes: int) -> None:
+    assert bytes_in_holes(FREED_LIST, least_bytes) == expected_bytes
+
+
+def test_holes_without_bins_are_unknown() -> None:
+    assert bytes_in_holes(b"", 1) is None

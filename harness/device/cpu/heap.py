@@ -141,14 +141,12 @@ _ALIGNMENT_BYTES = 128
 _IMPOSSIBLE_BYTES = 1 << 60
 # Some 250 bins of two arenas, of about 70 letters each.
 _MOST_TEXT = 1 << 16
-_BIN = re.compile(rb'<(?:size|unsorted) from="(\d+)" to="\d+" total="(\d+)"')
+_BIN = re.compile(rb'<(?:size|unsorted) from="(\d+)" to="(\d+)" total="(\d+)" count="(\d+)"')
 
 
 def large_hole_bytes(size_bytes: int) -> int | None:
-    """Return how much of malloc's free memory is in holes that an aligned block of `size_bytes` fits into,
-    without those of bins that have smaller ones too and without the end of each arena; None where malloc
-    cannot be read."""
-    least_bytes = size_bytes + _ALIGNMENT_BYTES
+    """Return a lower bound of malloc's free memory in holes that an aligned block of `size_bytes` fits into,
+    without the end of each arena; None where malloc cannot be read."""
     library = ctypes.PyDLL(None)
     try:
         malloc, write, close = library.malloc, library.malloc_info, library.fclose
@@ -166,8 +164,24 @@ def large_hole_bytes(size_bytes: int) -> int | None:
         return None
     write(0, file)
     close(file)
-    bins = _BIN.findall(text.value)
-    return sum(int(total) for least, total in bins if int(least) >= least_bytes) if bins else None
+    return bytes_in_holes(text.value, size_bytes + _ALIGNMENT_BYTES)
+
+
+def bytes_in_holes(malloc_info: bytes, least_bytes: int) -> int | None:
+    """Return a lower bound of the free bytes in holes of `least_bytes` or more, by the text of `malloc_info`;
+    None if it has no bins.
+
+    A bin states its smallest and largest hole, their sum and their number. Where some are smaller, which the
+    last bin of an arena has beside holes of any size, all but the largest may be just too small.
+    """
+    bins = [tuple(map(int, numbers)) for numbers in _BIN.findall(malloc_info)]
+    total_bytes = 0
+    for smallest, largest, total, count in bins:
+        if smallest >= least_bytes:
+            total_bytes += total
+        elif largest >= least_bytes:
+            total_bytes += max(largest, total - (count - 1) * least_bytes)
+    return total_bytes if bins else None
 
 
 # Enough for the 10th and the 90th percentile.
