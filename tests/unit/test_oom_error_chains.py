@@ -66,6 +66,24 @@ def hide_it() -> None:
         raise RuntimeError("batch 7 failed") from None
 
 
+def hide_it_without_a_text() -> None:
+    try:
+        raise MemoryError
+    except MemoryError:
+        raise RuntimeError("batch 7 failed") from None
+
+
+class TrainingFailedError(RuntimeError):
+    """An error of a script."""
+
+
+def quote_it() -> None:
+    try:
+        run_out()
+    except MemoryError as error:
+        raise TrainingFailedError(f"batch 7 failed: {error}") from None
+
+
 def next_attempt() -> None:
     raise RuntimeError("a shape is wrong")
 
@@ -89,17 +107,17 @@ def error_of(act: Callable[[], None]) -> RuntimeError:
     return caught.value
 
 
-@pytest.mark.parametrize("act", [save_to_buffer, leave_archive, fail_in_finally, raise_another])
+@pytest.mark.parametrize("act", [save_to_buffer, leave_archive, fail_in_finally, raise_another, quote_it])
 def test_an_error_that_took_the_place_of_one_of_memory_counts(act: Callable[[], None]) -> None:
     assert is_out_of_memory(error_of(act))
 
 
-@pytest.mark.parametrize("act", [hide_it, attempt_again, fail_later])
+@pytest.mark.parametrize("act", [hide_it, hide_it_without_a_text, attempt_again, fail_later])
 def test_an_error_of_something_else_does_not(act: Callable[[], None]) -> None:
     assert not is_out_of_memory(error_of(act))
 
 
-@pytest.mark.parametrize("act", [leave_archive, fail_in_finally, raise_another])
+@pytest.mark.parametrize("act", [leave_archive, fail_in_finally, raise_another, quote_it])
 def test_the_calls_are_those_of_the_memory_error(act: Callable[[], None]) -> None:
     raised = RaisedError.of(error_of(act))
     functions = [function for _, _, function in raised.calls()]

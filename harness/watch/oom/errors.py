@@ -109,9 +109,9 @@ def _replaced_by(error: BaseException) -> BaseException | None:
     """Return the error that was on its way through a `finally` or `with` where `error` was raised, as by an
     archive that cannot be completed, or that of a handler that raised `error` itself, or exited with a code
     other than 0. What else an `except` calls is no consequence: it may be the next attempt, which has failed
-    for another reason."""
+    for another reason. An error that hides the earlier one (`from None`) has to quote it."""
     context, place = error.__context__, error.__traceback__
-    if context is None or error.__suppress_context__:
+    if context is None or (error.__suppress_context__ and not _quotes(error, context)):
         return None
     if (is_exit := isinstance(error, SystemExit)) and not error.code:
         return None
@@ -126,6 +126,11 @@ def _replaced_by(error: BaseException) -> BaseException | None:
             return context
         place = callee
     return None
+
+
+def _quotes(error: BaseException, context: BaseException) -> bool:
+    text = text_of(context)
+    return bool(text) and text in text_of(error)
 
 
 def memory_error_of(error: BaseException) -> BaseException | None:
