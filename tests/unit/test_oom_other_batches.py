@@ -69,6 +69,22 @@ def test_a_request_above_the_line_says_nothing_about_other_batches() -> None:
         assert sum("would have peaked" in text for text in texts) == estimates
 
 
+@pytest.mark.parametrize(("left_mib", "estimates"), [(600, 0), (40, 1)])
+def test_temporaries_above_the_line_say_nothing_about_other_batches(left_mib: int, estimates: int) -> None:
+    """A hook of the model keeps tensors in a list, which its error frees."""
+    facts = some_facts(
+        DeviceKind.CPU,
+        least_bytes=16 * MIB,
+        most_bytes=16 * MIB,
+        cap_bytes=GIB,
+        cap_left_bytes=left_mib * MIB,
+        device_free_bytes=16 * GIB,
+        peaks=some_peaks((8, 0.08), (64, 0.1)),
+    )
+    texts = [c.text for c in explain(facts).counterfactuals]
+    assert sum("would have peaked" in text for text in texts) == estimates
+
+
 def growing_steps(first: int, count: int, mib_per_step: int) -> tuple[RecentStep, ...]:
     """Steps after which so much more is allocated each time, from 4 GiB on."""
     return tuple(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness import words
+from harness.analysis.oom.budget import released_bytes
 from harness.analysis.oom.report import (
     BatchPeak,
     Counterfactual,
@@ -145,7 +146,7 @@ def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
         or (verdict is OomVerdict.FRAGMENTATION and on_cpu)
     ):
         return []
-    if (facts.asked.least_bytes or 0) > line.peak_bytes(facts.batch_size):
+    if (facts.asked.least_bytes or 0) + released_bytes(facts) > line.peak_bytes(facts.batch_size):
         return []  # The failed step was unlike those of the line, as with a far longer sample.
     peak, of_batch = line.peak_bytes(facts.batch_size), round(line.sample_bytes * facts.batch_size)
     if of_batch < _LEAST_BATCH_SHARE * peak:
