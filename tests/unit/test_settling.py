@@ -2,8 +2,13 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from harness.analysis.leak.detector import LeakDetector
+from harness.analysis.leak.growth import Judgment
 from harness.analysis.leak.headroom import Limits
+from harness.analysis.leak.settling import settled
+from harness.analysis.leak.trend import Trend
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from tests.leak_factories import GIB, MIB, a_row
 
@@ -78,3 +83,14 @@ def test_the_stated_limit_is_no_less_than_what_may_settle() -> None:
     limits = {row.series: row.detection_limit for row in rows}
     assert (limits[LeakSeries.FRAGMENTATION] or 0) * STEPS >= 3 * NEEDED
     assert (limits[LeakSeries.ALLOCATED] or 0) * STEPS < NEEDED
+
+
+@pytest.mark.parametrize(("low", "verdict"), [(40.0, LeakVerdict.LEAK), (-244.0, LeakVerdict.WATCH)])
+def test_a_leak_that_may_not_grow_is_none_once_it_exceeds_what_may_settle(
+    low: float, verdict: LeakVerdict
+) -> None:
+    steady = Judgment(LeakVerdict.STEADY, 1, STEPS)
+    trend = Trend(z=4.0, slope=90_000.0, low=low, high=240_000.0, residual=0.0)
+    holes = Judgment(LeakVerdict.LEAK, 1, STEPS, trend, risen_bytes=4.0 * NEEDED)
+    judgments = dict.fromkeys(LeakSeries, steady) | {LeakSeries.FRAGMENTATION: holes}
+    assert settled(judgments, NEEDED, 0)[LeakSeries.FRAGMENTATION].verdict is verdict

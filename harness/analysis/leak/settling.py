@@ -67,6 +67,11 @@ def _until(judgment: Judgment, least_bytes: float) -> Judgment:
     if judgment.detection_limit is not None:
         limit = max(judgment.detection_limit, least_bytes / span)
         judgment = judgment._replace(detection_limit=limit)
-    if judgment.verdict is not LeakVerdict.LEAK or (judgment.risen_bytes or 0.0) >= least_bytes:
+    if judgment.verdict is not LeakVerdict.LEAK:
         return judgment
-    return judgment._replace(verdict=LeakVerdict.WATCH, settles_below=least_bytes)
+    if (judgment.risen_bytes or 0.0) < least_bytes:
+        return judgment._replace(verdict=LeakVerdict.WATCH, settles_below=least_bytes)
+    # A judge holds on to "leak", which it may have reached before this much had grown.
+    trend = judgment.from_onset().trend
+    is_growing = trend is not None and trend.low > 0
+    return judgment if is_growing else judgment._replace(verdict=LeakVerdict.WATCH)
