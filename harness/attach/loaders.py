@@ -44,6 +44,7 @@ class LoaderSwitch:
     """Changes the values of the loader that feeds the training steps: exchanges its iterator.
 
     Attributes:
+        changes_together: whether all ranks of the run change their settings before the same step.
         feeding: finds that loader.
         loaders: the loaders that were opened.
         iterators: torch's iterators of them, with their values.
@@ -53,9 +54,9 @@ class LoaderSwitch:
     """
 
     def __init__(self, guard: ScriptGuard, *, changes_together: bool = False) -> None:
-        """`changes_together`: all ranks of the run change their loaders before the same step."""
+        """For `changes_together` see above."""
         self._guard = guard
-        self._changes_together = changes_together
+        self.changes_together = changes_together
         self.feeding = Feeding(self._fed)
         self.loader_opened: Callable[[DataLoader[Any]], None] = _ignore
         self.awaited: LoaderValues | None = None
@@ -127,7 +128,7 @@ class LoaderSwitch:
         fixed = self._fixed.get(loader) if newest is None else newest.fixed_because
         if fixed is not None:
             return f"{label} cannot change in this script's loader: {fixed}."
-        values, together = self._values_of(loader), self._changes_together
+        values, together = self._values_of(loader), self.changes_together
         return loader_refusal(name, loader, values, changes_together=together)
 
     def _refusal_without_loader(self, label: str) -> str:

@@ -45,6 +45,11 @@ NO_RATE = (
     "The script's optimizer has no learning rate, as a number or a tensor in its parameter groups, that each "
     "of its steps reads; change the rate in the script."
 )
+OTHER_RANKS = (
+    "It trains in several processes, and this run has one of them: with other learning rates its weights "
+    "would differ from those of the other processes. Start all of them under Stepscope, as by `stepscope run "
+    "--nproc 2 train.py`."
+)
 SETS_RATE = (
     "{kind} sets its learning rate in its step, to a value that does not follow from the multiplied one: "
     "learning_rate_factor={factor:g} has no effect on a step that sets it before it uses it. Change the rate "

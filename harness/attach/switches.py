@@ -8,6 +8,7 @@ from torch import nn
 
 from harness.attach.autocast import RegionState, ScriptAutocast
 from harness.attach.learning_rates import LearningRateFactor, reads_rate
+from harness.attach.loader_refusals import is_one_of_several
 from harness.attach.loaders import LOADER_SETTINGS, LoaderSwitch
 from harness.attach.reasons import (
     ALL_DROPPED,
@@ -20,6 +21,7 @@ from harness.attach.reasons import (
     NO_RATE,
     NO_SCALER,
     ONE_LEFT,
+    OTHER_RANKS,
     OWN_AUTOCAST,
     REASONS,
 )
@@ -124,7 +126,7 @@ class ScriptSwitches:
     def offer_rates(self) -> bool:
         """Let the run have the factor of learning rates where an optimizer with one was found by now; return
         whether it did not have it before."""
-        is_new = "learning_rate_factor" not in self.names and self._has_rates()
+        is_new = "learning_rate_factor" not in self.names and self._rates_refusal() is None
         if is_new:
             self.offer("learning_rate_factor")
         return is_new
@@ -141,8 +143,10 @@ class ScriptSwitches:
             self._validate_size(settings.batch_size)
         if "amp" in changed and settings.amp is not AmpMode.OFF:
             self._validate_amp(settings.amp)
-        if "learning_rate_factor" in changed and not self._has_rates():
-            raise SettingError("learning_rate_factor", f"learning_rate_factor has no effect: {NO_RATE}")
+        if "learning_rate_factor" in changed and (reason := self._rates_refusal()) is not None:
+            raise SettingError(
+                "learning_rate_factor", f"learning_rate_factor cannot change in this script. {reason}"
+            )
         parse_profile_at(settings.profile_at)
 
     def _validate_amp(self, mode: AmpMode) -> None:
@@ -208,8 +212,7 @@ class ScriptSwitches:
             self.withdraw("matmul_precision", MIXED_PRECISION_APIS)
         if self.autocast.has_news:
             values |= self.found_values()
-        if not self._has_rates():
-            reason = NO_RATE if self._training.optimizers else NO_OPTIMIZER
+        if (reason := self._rates_refusal()) is not None:
             self.withdraw("learning_rate_factor", reason)
         return change(self.settings, values)
 
@@ -245,8 +248,12 @@ class ScriptSwitches:
         layers = (layer for model in self._training.models for layer in model.modules())
         return any(isinstance(layer, nn.BatchNorm1d) and layer.training for layer in layers)
 
-    def _has_rates(self) -> bool:
-        return any(map(reads_rate, self._training.optimizers))
+    def _rates_refusal(self) -> str | None:
+        """Return the reason that the learning rates cannot be multiplied; None: they can."""
+        optimizers = self._training.optimizers
+        if not any(map(reads_rate, optimizers)):
+            return NO_RATE if optimizers else NO_OPTIMIZER
+        return OTHER_RANKS if is_one_of_several() and not self.loaders.changes_together else None
 
     def _set_matmul_precision(self, wanted: MatmulPrecision, before: MatmulPrecision) -> None:
         """Set it for products, and for cuDNN's convolutions as in runs of the catalog."""

@@ -1,4 +1,5 @@
-"""The learning-rate factor where a script or its optimizer sets the rate before each step."""
+"""The learning-rate factor where a script or its optimizer sets the rate before each step, and where other
+processes train the same weights."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from harness.records.run import EventKind
+from harness.attach import switches
+from harness.records.run import CommandState, EventKind
 from tests.session_factories import Attached, a_session
 
 FACTOR_STEPS, RATE = 3, 0.5
@@ -58,3 +60,14 @@ def test_an_optimizer_that_sets_its_rate_in_its_step_is_reported_once(tmp_path: 
     (message,) = warnings(attached)
     assert message.startswith("SetsItsRate sets its learning rate in its step")
     assert "learning_rate_factor=0.1 has no effect" in message
+
+
+def test_one_process_of_several_keeps_its_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switches, "is_one_of_several", lambda: True)
+    moved, attached = trained(tmp_path, torch.optim.SGD, sets_rate=False)
+    assert moved == pytest.approx(FACTOR_STEPS * RATE)
+    answer = attached.answer("c1")
+    assert answer.state == CommandState.REJECTED
+    assert "several processes, and this run has one of them" in answer.message
+    with attached.log() as log:
+        assert "several processes" in log.script.unavailable_settings()["learning_rate_factor"]
