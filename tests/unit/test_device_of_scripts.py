@@ -12,7 +12,7 @@ from harness.attach.discovery import training_device
 from harness.attach.scalars import DeviceReads, ScalarWriter
 from harness.device.cpu.device import CpuDevice
 from harness.records.script import ScalarRow
-from harness.watch.readback import LossReader
+from harness.watch.readback import LossReader, SlotTicket
 from tests.attach_factories import attached, recorded
 from tests.placement_factories import CPU, FIRST, SECOND, on
 
@@ -100,8 +100,10 @@ class Halves(LossReader):
     """Returns 0.5 for each number."""
 
     def __init__(self) -> None:
-        super().__init__(None)
-        self.take = lambda _number: lambda: 0.5
+        super().__init__(torch.full((1,), 0.5))
+
+    def take_slot(self, loss: torch.Tensor) -> SlotTicket:
+        return SlotTicket(self._slots[0], 0, self._free)
 
 
 @pytest.mark.parametrize("logs", [False, True])
