@@ -82,7 +82,9 @@ def test_a_loss_is_read_once_the_device_has_copied_it(
     log = recorded(folder)
     assert len(reader.read) == len(log.steps) == STEPS
     assert not reader.early
-    assert all(row.device_step_ns is not None for row in log.steps)
+    # Nothing ends the last step by hand: it ends with its newest event, after which the device has no mark.
+    timed = log.steps[:-1] if train is _by_hand else log.steps
+    assert all(row.device_step_ns is not None for row in timed)
 
 
 def test_a_step_of_plain_operations_without_a_loader_has_no_gap(tmp_path: Path) -> None:
