@@ -34,6 +34,9 @@ class RecurrentLanguageModel(LossModel):
 
     Each layer is a separate module, so that it can be checkpointed. An LSTM on a CPU that does not run it in
     bfloat16 stays in float32 under autocast.
+
+    Attributes:
+        is_float32_on_cpu: whether it does; what computes on the CPU for a GPU turns it off.
     """
 
     def __init__(self, cell: Cell, vocabulary: int, width: int, layers: int) -> None:
@@ -41,7 +44,7 @@ class RecurrentLanguageModel(LossModel):
         self.embedding = nn.Embedding(vocabulary, width)
         self.blocks = nn.ModuleList(cell(width, width, batch_first=True) for _ in range(layers))
         self.head = nn.Linear(width, vocabulary)
-        self._is_float32_on_cpu = cell is nn.LSTM and not has_bf16_lstm()
+        self.is_float32_on_cpu = cell is nn.LSTM and not has_bf16_lstm()
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Mean loss of predicting `targets` (batch, sequence) from `inputs` (batch, sequence)."""
@@ -51,7 +54,7 @@ class RecurrentLanguageModel(LossModel):
         return mean_cross_entropy(self.head(hidden), targets)
 
     def _run_layer(self, layer: nn.Module, inputs: Tensor) -> Tensor:
-        if self._is_float32_on_cpu and inputs.device.type == "cpu":
+        if self.is_float32_on_cpu and inputs.device.type == "cpu":
             with torch.autocast("cpu", enabled=False):
                 outputs: Tensor = layer(inputs.float())[0]
         else:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from harness.models.recurrent import RecurrentLanguageModel
+
 # Multiples of the layer's output, measured with cuDNN 9.19 on an H100 for 54 layers of width 128 to 1,024;
 # cuDNN documents none of them (docs/prediction.md). The reserve is exact.
 _STANDARD_SHARE = 7
@@ -122,7 +124,9 @@ def run_under(module: nn.Module, open_mode: Callable[[], TorchFunctionMode]) -> 
 
 
 def fuse_recurrent(network: nn.Module) -> None:
-    """Trace each recurrent module of the network as one kernel from now on."""
+    """Trace each recurrent module of the network as one kernel of a GPU from now on."""
+    if isinstance(network, RecurrentLanguageModel):
+        network.is_float32_on_cpu = False
     for module in recurrent_layers(network):
         run_under(module, _FusedRecurrent)
 

@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
+from harness.models import recurrent
 from harness.predict.answer import Prediction, Target
 from harness.predict.cuda_rules import cuda_rules
 from harness.predict.predicting import predict
@@ -65,3 +66,15 @@ def peak(**values: object) -> int:
 def test_a_recurrent_model_with_checkpointing_is_predicted(model: str) -> None:
     plain = peak(model=model, preset="workstation", batch_size=32)
     assert peak(model=model, preset="workstation", batch_size=32, activation_checkpointing=True) < plain
+
+
+@pytest.mark.slow
+def test_an_lstm_in_mixed_precision_is_predicted_whatever_this_cpu_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = {"model": "lstm", "preset": "workstation", "batch_size": 32}
+    peaks = []
+    for has_kernels in (True, False):
+        monkeypatch.setattr(recurrent, "has_bf16_lstm", lambda has_kernels=has_kernels: has_kernels)
+        peaks.append(peak(**values, amp="bf16"))
+    assert peaks[0] == peaks[1] < peak(**values)
