@@ -127,7 +127,8 @@ class Observation(StepEnds):
             self.gradients_cleared()
         self.feeding.has_evaluated = False
         (scaled, unscaled), self._scaled = self._scaled, (None, None)
-        if loss is not None and (not loss.dim() or loss.numel() == 1):
+        # Without a plain layout, as of oneDNN, a loss cannot be read.
+        if loss is not None and loss.layout is torch.strided and (not loss.dim() or loss.numel() == 1):
             value = (unscaled if scaled is loss else loss).detach()
             self.training.loss = value.reshape(()) if value.dim() else value
             self._has_loss = value.is_cpu or self._copies or self.records.reads_loss(value.device)

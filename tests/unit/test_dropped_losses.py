@@ -1,4 +1,4 @@
-"""A watch keeps no memory of a loss that the script has dropped."""
+"""A watch keeps no memory of a loss that the script has dropped, and survives one that cannot be read."""
 
 import weakref
 from pathlib import Path
@@ -35,3 +35,17 @@ def test_the_losses_of_all_elements_end_with_the_step(tmp_path: Path) -> None:
     steps = recorded(folder).steps
     assert (len(steps), kept) == (STEPS, [0] * STEPS)
     assert all(step.loss is not None and step.loss > 0 for step in steps)
+
+
+def test_a_loss_in_the_layout_of_onednn_is_left_unread(tmp_path: Path) -> None:
+    model = nn.Linear(10, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with attached(tmp_path) as (session, folder, guard):
+        for _ in range(STEPS):
+            for _ in range(2):
+                model(torch.ones(1, 10)).reshape(1).to_mkldnn().backward(torch.ones(1).to_mkldnn())
+            optimizer.step()
+            optimizer.zero_grad()
+        assert guard.is_on
+        session.end(None)
+    assert [row.loss for row in recorded(folder).steps] == [None] * STEPS
