@@ -100,6 +100,11 @@ class Recorded(NamedTuple):
         found = [event for event in self.events if event.kind == EventKind.EVALUATION]
         return {event.step: json.loads(event.detail)["duration_ns"] for event in found}
 
+    @property
+    def samples(self) -> list[int]:
+        """The samples of each step."""
+        return [row.samples for row in self.steps]
+
     def unexplained_gaps_ns(self) -> dict[int, int]:
         """Return the time between a step and the one before that is no evaluation, by step. Left out are the
         steps before which the watch searches for the models, and counts their memory."""

@@ -132,7 +132,7 @@ def _tick(view: RunView, findings: Findings, drawn_for: tuple[object, ...], ever
     with st.container(border=True, key="memory_waterfall"):
         _waterfall(drawing.waterfall, view, findings)
     with st.container(border=True, key="memory_timeline"):
-        _heading(
+        heading(
             "Memory by step",
             "Top: memory of live tensors at the end of each step, the peak within it, and reserved memory, "
             "against the limit. Middle: reserved memory that no tensor uses. Bottom: how often an allocation "
@@ -173,14 +173,10 @@ def _verdict(verdict: MemoryVerdict, suspect: str | None) -> None:
     box(f"**{name[0].upper()}{name[1:]}.** {plain(text)}", icon=_ICONS[memory_state])
 
 
-def _heading(title: str, meaning: str) -> None:
-    heading(title, help=meaning)
-
-
 def _waterfall(waterfall: Waterfall | None, view: RunView, findings: Findings) -> None:
     is_cpu = view.device is not None and view.device.kind is DeviceKind.CPU
     whole = "host memory" if is_cpu else "GPU memory"
-    _heading(
+    heading(
         "Memory breakdown" + (" at the last sample" if view.status.state.is_over else ""),
         f"All {whole}, from other processes down to free memory; the parts add up to the total. Hover "
         "over a name for its meaning.",

@@ -26,8 +26,8 @@ _PLACEHOLDER = re.compile(r"\{(text|run|kind)\}")
 _LONGEST_REASON = 200
 # Responses that may be different later; any other refusal is final.
 _TEMPORARY = frozenset({408, 425, 429})
-
-
+# What a person can do about a failure.
+_CHECK_COMMAND = "Check the command of --on-alert; a program that is not in the PATH needs its full path."
 _TRY_COMMAND = "Run the command in a shell with the same arguments to see its error."
 _END_SOONER = "The command has to end sooner, or to start in the background what takes long."
 _CHECK_ADDRESS = "Check the address of --alert-webhook and the format (--alert-format)."
@@ -82,10 +82,8 @@ class ProgramDestination:
                 )
             except OSError as error:
                 reason = (error.strerror or str(error)).lower()
-                remedy = (
-                    "Check the command of --on-alert; a program that is not in the PATH needs its full path."
-                )
-                raise DeliveryError(f"it cannot be started: {reason}", remedy, is_final=True) from None
+                text = f"it cannot be started: {reason}"
+                raise DeliveryError(text, _CHECK_COMMAND, is_final=True) from None
             try:
                 code = process.wait(self._timeout_s)
             except subprocess.TimeoutExpired:

@@ -8,7 +8,7 @@ from harness.attach.usual import Usual
 
 
 class DroppedGradients:
-    """Takes batches out of a step whose gradients are no part of its update.
+    """Takes batches out of a step if their gradients are no part of its update.
 
     Gradients are dropped where a further backward pass begins for other inputs, no optimizer has stepped
     since the one before, and no parameter has a gradient. The time stays in the step, unless the batches are

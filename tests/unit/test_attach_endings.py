@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import stepscope
 from harness.attach import session
@@ -215,24 +214,6 @@ def test_a_script_without_a_step_says_so(tmp_path: Path) -> None:
     log = recorded(folder)
     assert (log.run.state, log.steps) == (RunState.FINISHED, [])
     assert log.run.state_message.startswith("The script ended")
-
-
-@pytest.mark.parametrize("has_optimizer", [True, False])
-def test_a_last_step_that_nothing_ends_lasts_until_its_last_event(
-    tmp_path: Path, has_optimizer: bool
-) -> None:
-    """One without an optimizer, or with another one that is expected in the first step."""
-    model, further = nn.Linear(2, 1), nn.Linear(2, 1)
-    optimizers = [torch.optim.SGD(one.parameters(), lr=0.01) for one in (model, further) if has_optimizer]
-    with attached(tmp_path) as (watched, folder, _):
-        for (inputs,) in DataLoader(TensorDataset(torch.ones(3, 2)), batch_size=3):
-            model(inputs).sum().backward()
-            for optimizer in optimizers[:1]:
-                optimizer.step()
-        assert watched.watch is not None
-        ended_ns = watched.watch.context.clock_ns()
-        watched.end(None)
-    assert [(row.step, row.samples, row.t_ns < ended_ns) for row in recorded(folder).steps] == [(1, 3, True)]
 
 
 def test_a_second_thread_that_trains_is_reported_and_not_mixed_in(tmp_path: Path) -> None:

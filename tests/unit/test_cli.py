@@ -14,7 +14,7 @@ from harness.analysis.oom.explain import explain
 from harness.analysis.oom.report import to_json
 from harness.cli import main
 from harness.records.memory import OomReportRow
-from harness.records.run import EventKind, StepFlag
+from harness.records.run import EventKind
 from harness.settings.resolve import resolve
 from harness.store.appender import LogAppender
 from harness.store.folder import RunFolder
@@ -191,26 +191,6 @@ def test_list_and_show_tell_the_figures(capsys: pytest.CaptureFixture[str]) -> N
     assert "samples/s, over the same steps" in printed
     assert "2.0 ms / 2.0 ms / 2.0 ms over 20 steps; on the CPU data wait 5.0 %" in printed
     assert "16,000 samples/s, FLOP/s n/a, MFU n/a" in printed
-
-
-@pytest.mark.parametrize(
-    ("warm_up", "steady", "sentence"),
-    [
-        (0, 1, "2.0 ms, that of the only step"),
-        (3, 0, "2.0 ms, the median of the last 3 steps, none of which is in a steady state"),
-        (5, 1, "2.0 ms, the median of 1 steady-state step among the last 6 steps"),
-    ],
-)
-def test_show_says_which_steps_the_step_time_is_of(
-    warm_up: int, steady: int, sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = a_home().create("short", resolve({"model": "mlp"}), LONG_AGO_UNIX_NS)
-    rows = [row._replace(flags=StepFlag.WARM_UP) for row in steps(1, warm_up)]
-    with LogAppender(folder.log, a_run(folder.run_id, "short")) as appender:
-        appender.append([*rows, *steps(warm_up + 1, warm_up + steady)])
-    assert main(["show", "short"]) == 0
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("step time"))
-    assert line.removeprefix("step time").strip() == sentence
 
 
 def test_deleted_runs_are_listed_as_json(capsys: pytest.CaptureFixture[str]) -> None:

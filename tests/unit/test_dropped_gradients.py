@@ -1,6 +1,7 @@
 """Gradients that a script computes and drops: their batches count in no step."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,12 +40,7 @@ class Parts:
 
 
 def watched(home: Path, train: Callable[[Parts], None]) -> Recorded:
-    parts = Parts()
-    return steps_of(home, lambda: train(parts))
-
-
-def samples(log: Recorded) -> list[int]:
-    return [row.samples for row in log.steps]
+    return steps_of(home, partial(train, Parts()))
 
 
 @pytest.mark.parametrize("has_loader", [True, False])
@@ -62,12 +58,12 @@ def test_a_batch_that_is_dropped_after_its_backward_pass_counts_no_samples(
             parts.update()
 
     log = watched(tmp_path, train)
-    assert samples(log) == [BATCH] * (BATCHES - len(dropped))
+    assert log.samples == [BATCH] * (BATCHES - len(dropped))
     assert log.unexplained_gaps_ns() == {}
     assert log.evaluations_ns == {}
 
 
-def test_a_batch_whose_gradients_the_next_iteration_clears_counts_no_samples(tmp_path: Path) -> None:
+def test_a_batch_counts_no_samples_if_the_next_iteration_clears_its_gradients(tmp_path: Path) -> None:
     def train(parts: Parts) -> None:
         for number, (inputs,) in enumerate(parts.loader()):
             parts.optimizer.zero_grad()
@@ -75,7 +71,7 @@ def test_a_batch_whose_gradients_the_next_iteration_clears_counts_no_samples(tmp
             if number % 5 != 3:
                 parts.optimizer.step()
 
-    assert samples(watched(tmp_path, train)) == [BATCH] * 16
+    assert watched(tmp_path, train).samples == [BATCH] * 16
 
 
 def test_dropped_micro_batches_count_no_samples(tmp_path: Path) -> None:
@@ -87,10 +83,10 @@ def test_dropped_micro_batches_count_no_samples(tmp_path: Path) -> None:
             elif number % 2 == 0:
                 parts.update()
 
-    assert samples(watched(tmp_path, train)) == [2 * BATCH] * 9
+    assert watched(tmp_path, train).samples == [2 * BATCH] * 9
 
 
-def test_micro_batches_whose_gradients_are_kept_elsewhere_count(tmp_path: Path) -> None:
+def test_micro_batches_count_if_their_gradients_are_kept_elsewhere(tmp_path: Path) -> None:
     def train(parts: Parts) -> None:
         weights = list(parts.model.parameters())
         batches = iter(parts.loader())
@@ -107,7 +103,7 @@ def test_micro_batches_whose_gradients_are_kept_elsewhere_count(tmp_path: Path) 
                 weight.grad = total
             parts.optimizer.step()
 
-    assert samples(watched(tmp_path, train)) == [2 * BATCH] * (BATCHES // 2)
+    assert watched(tmp_path, train).samples == [2 * BATCH] * (BATCHES // 2)
 
 
 def test_gradients_at_weights_nearby_are_for_the_same_batch(tmp_path: Path) -> None:
@@ -119,7 +115,7 @@ def test_gradients_at_weights_nearby_are_for_the_same_batch(tmp_path: Path) -> N
             parts.compute(inputs)
             parts.update()
 
-    assert samples(watched(tmp_path, train)) == [BATCH] * BATCHES
+    assert watched(tmp_path, train).samples == [BATCH] * BATCHES
 
 
 @pytest.mark.parametrize("size", [BATCH, 1])
@@ -137,7 +133,7 @@ def test_a_pass_for_fisher_information_between_two_trainings_belongs_to_no_step(
                 parts.compute(inputs)
 
     log = watched(tmp_path, train)
-    assert samples(log) == [BATCH] * 2 * BATCHES
+    assert log.samples == [BATCH] * 2 * BATCHES
     assert log.evaluations_ns.keys() >= {BATCHES + 1}
     assert log.unexplained_gaps_ns() == {}
     step = log.steps[BATCHES]

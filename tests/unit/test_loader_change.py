@@ -1,4 +1,4 @@
-"""Loaders that a script makes anew, after one before had other settings."""
+"""Loaders before the first step, and those that a script makes anew after one before had other settings."""
 
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,20 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from tests.loader_factories import Numbers, SmallTraining, a_loader, watched
+
+
+def test_a_change_before_the_first_step_says_that_its_batch_was_loaded_before(tmp_path: Path) -> None:
+    with watched(tmp_path) as run:
+        run.request(batch_size=8)
+        small = SmallTraining()
+        for batch in a_loader(count=20, batch_size=4):
+            small.step(batch)
+    assert run.samples_per_step() == [4, 8, 8]
+    ((state, message),) = run.answers()
+    assert state == "applied"
+    assert message.startswith(
+        "Batch size 4 → 8 (loader rebuilt). The batch of this step was loaded before the change. "
+    )
 
 
 def test_a_loader_that_the_script_opens_anew_each_epoch_takes_the_change_over(tmp_path: Path) -> None:

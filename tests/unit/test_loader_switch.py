@@ -82,18 +82,6 @@ def test_the_batch_size_changes_between_two_steps_and_stays_for_the_next_epochs(
     assert len(loader) == 10
 
 
-def test_a_change_before_the_first_step_says_that_its_batch_was_loaded_before(tmp_path: Path) -> None:
-    with watched(tmp_path) as run:
-        run.request(batch_size=8)
-        train(run, a_loader(count=20, batch_size=4))
-    assert run.samples_per_step() == [4, 8, 8]
-    ((state, message),) = run.answers()
-    assert state == "applied"
-    assert message.startswith(
-        "Batch size 4 → 8 (loader rebuilt). The batch of this step was loaded before the change. "
-    )
-
-
 def test_a_smaller_batch_than_the_scripts_comes_with_a_word_about_the_length(tmp_path: Path) -> None:
     with watched(tmp_path) as run:
         train(run, a_loader(count=20, batch_size=4), before=at_step(2, run, batch_size=2))

@@ -1,6 +1,7 @@
 """Batches that a script skips: before the call of its model, or after it, as where the loss is not finite."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,12 +32,7 @@ class Parts:
 
 
 def watched(home: Path, train: Callable[[Parts], None]) -> Recorded:
-    parts = Parts()
-    return steps_of(home, lambda: train(parts))
-
-
-def samples(log: Recorded) -> list[int]:
-    return [row.samples for row in log.steps]
+    return steps_of(home, partial(train, Parts()))
 
 
 @pytest.mark.parametrize("skipped", [{10}, {2}, {10, 11, 12}, {4, 8, 12, 19}])
@@ -53,7 +49,7 @@ def test_a_skipped_batch_has_its_time_in_the_next_step_and_counts_no_samples(
 
     log = watched(tmp_path, train)
     steps = BATCHES - len(skipped)
-    assert samples(log) == [BATCH] * (steps - 1) + [BATCH - 2]
+    assert log.samples == [BATCH] * (steps - 1) + [BATCH - 2]
     assert log.unexplained_gaps_ns() == {}
     assert log.evaluations_ns == {}
 
@@ -73,7 +69,7 @@ def test_the_batches_of_several_loaders_that_are_skipped_together_count_no_sampl
             parts.update()
 
     log = watched(tmp_path, train)
-    assert samples(log) == [7] * 15 + [5]
+    assert log.samples == [7] * 15 + [5]
     assert log.unexplained_gaps_ns() == {}
 
 
@@ -86,7 +82,7 @@ def test_a_skipped_micro_batch_counts_no_samples(tmp_path: Path) -> None:
             if number % 2 == 0:
                 parts.update()
 
-    assert samples(watched(tmp_path, train)) == [8, 8, 8, 4, 8, 8, 8, 8, 8, 6]
+    assert watched(tmp_path, train).samples == [8, 8, 8, 4, 8, 8, 8, 8, 8, 6]
 
 
 @pytest.mark.parametrize("together", [2, 4])
@@ -101,7 +97,7 @@ def test_batches_with_one_backward_pass_for_several_are_all_trained_on(tmp_path:
                 losses.clear()
 
     steps = BATCHES // together - 2
-    assert samples(watched(tmp_path, train))[1:] == [BATCH * together] * steps + [BATCH * together - 2]
+    assert watched(tmp_path, train).samples[1:] == [BATCH * together] * steps + [BATCH * together - 2]
 
 
 def test_a_batch_that_is_loaded_before_the_backward_pass_of_the_one_before_counts(tmp_path: Path) -> None:
@@ -115,7 +111,7 @@ def test_a_batch_that_is_loaded_before_the_backward_pass_of_the_one_before_count
             parts.update()
 
     log = watched(tmp_path, train)
-    assert samples(log)[1:-1] == [BATCH] * (BATCHES - 3)
+    assert log.samples[1:-1] == [BATCH] * (BATCHES - 3)
 
 
 def test_a_batch_of_another_loader_after_the_call_of_the_model_skips_none(tmp_path: Path) -> None:
@@ -129,7 +125,7 @@ def test_a_batch_of_another_loader_after_the_call_of_the_model_skips_none(tmp_pa
             loss.backward()
             parts.update()
 
-    assert samples(watched(tmp_path, train)) == [4, 4, 4, 4, 7] * 3 + [4, 4, 4, 4, 5]
+    assert watched(tmp_path, train).samples == [4, 4, 4, 4, 7] * 3 + [4, 4, 4, 4, 5]
 
 
 @pytest.mark.parametrize("every", [2, 3, 6])
@@ -142,8 +138,8 @@ def test_a_batch_that_is_passed_over_counts_no_samples(tmp_path: Path, every: in
             parts.update()
 
     log = watched(tmp_path, train)
-    assert set(samples(log)[:-1]) == {BATCH}
-    assert samples(log)[-1] in (BATCH, BATCH - 2)
+    assert set(log.samples[:-1]) == {BATCH}
+    assert log.samples[-1] in (BATCH, BATCH - 2)
     assert log.unexplained_gaps_ns() == {}
 
 
@@ -158,7 +154,7 @@ def test_a_micro_batch_that_is_passed_over_counts_no_samples(tmp_path: Path) -> 
             if taken % 2 == 0:
                 parts.update()
 
-    assert samples(watched(tmp_path, train)) == [8] * 8
+    assert watched(tmp_path, train).samples == [8] * 8
 
 
 @pytest.mark.parametrize("together", [2, 4])
@@ -171,7 +167,7 @@ def test_batches_that_are_loaded_at_once_for_one_call_each_count(tmp_path: Path,
             parts.update()
 
     steps = BATCHES // together - 2
-    assert samples(watched(tmp_path, train))[1:] == [BATCH * together] * steps + [BATCH * together - 2]
+    assert watched(tmp_path, train).samples[1:] == [BATCH * together] * steps + [BATCH * together - 2]
 
 
 def test_batches_that_each_call_takes_together_count(tmp_path: Path) -> None:
@@ -182,4 +178,4 @@ def test_batches_that_each_call_takes_together_count(tmp_path: Path) -> None:
             (parts.model(inputs).square().mean() + more.mean()).backward()
             parts.update()
 
-    assert samples(watched(tmp_path, train))[1:] == [2 * BATCH] * (BATCHES // 2 - 2) + [2 * BATCH - 2]
+    assert watched(tmp_path, train).samples[1:] == [2 * BATCH] * (BATCHES // 2 - 2) + [2 * BATCH - 2]
