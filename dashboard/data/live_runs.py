@@ -135,7 +135,7 @@ def _program(pid: int) -> str | None:
 
 def live_runs() -> list[LiveRun]:
     """Return every active run, newest first. Simulated runs, which use no resources, and runs without a log
-    are excluded."""
+    are excluded. Raises HomeError."""
     runs = []
     for folder in home().newest(_MAX_CHECKED):
         if supervisor().status(folder).state.is_over or supervisor().summary(folder).is_simulated:

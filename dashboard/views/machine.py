@@ -7,12 +7,13 @@ import streamlit as st
 from dashboard import canvas, state
 from dashboard.charts.machine_cards import gpu_cards, host_cards
 from dashboard.components import heading, plain
-from dashboard.data.live_runs import Users, cpu_facts, disk_free_bytes, facts, live_runs, users_of
+from dashboard.data.live_runs import LiveRun, Users, cpu_facts, disk_free_bytes, facts, live_runs, users_of
 from dashboard.data.machine_watch import machine_watch
 from dashboard.views.machine_tables import missing_lines, run_tables, throttle_table, user_table
 from harness import words
 from harness.analysis.machine.notices import Tone, calm_sentence, machine_notices
 from harness.device.machine import GpuSample, MachineHistory, MachineSample
+from harness.errors import HomeError
 
 _TICK_S = 1.0
 _BOXES = {
@@ -27,13 +28,22 @@ def machine_now() -> None:
     st.fragment(_now, run_every=_TICK_S)()
 
 
+def _runs() -> list[LiveRun]:
+    """Return the active runs; draw the reason where the home cannot be read."""
+    try:
+        return live_runs()
+    except HomeError as error:
+        st.error(plain(str(error)), icon=":material/error:")
+        return []
+
+
 def _now() -> None:
     machine = machine_watch().read()
     if not machine.moments:
         st.info("Taking a first sample of this machine…", icon=":material/hourglass_top:")
         return
     newest = machine.moments[-1]
-    runs = live_runs()
+    runs = _runs()
     users = {uuid: users_of(uuid, newest.gpus.get(uuid), runs) for uuid, _ in machine.gpus}
     _verdict(machine, newest, users)
     for uuid, name in machine.gpus:

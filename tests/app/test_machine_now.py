@@ -14,6 +14,7 @@ from dashboard.views import machine as page
 from harness.device.machine import EMPTY_HISTORY, MachineHistory, MachineSampler
 from harness.device.testing.nvml import FakeGpu, FakeNvml
 from harness.records.telemetry import ThrottleReason
+from harness.store.home import Home
 from tests.app.conftest import Open, Write, texts
 
 Cards = dict[str, list[Card]]
@@ -191,6 +192,15 @@ def test_a_simulated_run_does_not_go_on(machine_page: MachinePage, demo: Write) 
     for scenario in ("steady", "stalled"):
         demo(scenario, 50)
     assert "Active runs" not in texts(machine_page.show(FakeGpu()))
+
+
+def test_with_a_file_as_home_the_machine_is_shown_and_the_reason_for_no_runs(
+    machine_page: MachinePage, home: Home
+) -> None:
+    home.path.touch()
+    app = machine_page.show(FakeGpu())
+    assert ["cannot be the home" in error.value for error in app.error] == [True]
+    assert len(machine_page.cards) == 2
 
 
 @pytest.fixture
