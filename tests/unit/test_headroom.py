@@ -3,9 +3,10 @@ GPU."""
 
 import pytest
 
+from harness.analysis.leak.detector import LeakDetector
 from harness.analysis.leak.headroom import Headroom, Limits
 from harness.analysis.leak.trend import Trend
-from harness.records.memory import LeakSeries
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import StepRow
 from tests.leak_factories import GIB, MIB, a_row
 
@@ -150,3 +151,27 @@ def test_a_restart_forgets_what_was_left() -> None:
     headroom = on_cpu(300 * MIB, MIB)
     headroom.restart()
     assert headroom.steps_left(LeakSeries.HOST, LEAK, Limits()) is None
+
+
+def leak_beside_holes(holes: int, cap_left: int | None = None) -> LeakRow:
+    """The verdict on live memory that grows by 1 MiB per step, beside holes that grow by `holes` bytes."""
+    detector, limits = LeakDetector(on_cpu=True), Limits(host_free_bytes=20 * GIB)
+    for step in range(1, STEPS + 1):
+        row = a_row(step, GIB + step * MIB, rss=3 * GIB + step * (MIB + holes))
+        detector.add_steps([row._replace(peak_allocated_bytes=GIB + step * MIB + GIB)], limits)
+        detector.add_host(step, None, GIB + step * holes, cap_left)
+    return next(row for row in detector.judge(0, limits) if row.series == LeakSeries.ALLOCATED)
+
+
+def test_the_rate_of_the_process_is_stated_where_memory_runs_out_by_it() -> None:
+    row = leak_beside_holes(3 * MIB, cap_left=2 * GIB)
+    assert (row.verdict, row.bytes_per_step, row.steps_to_oom) == (LeakVerdict.LEAK, MIB, 512)
+    assert "The process as a whole grows by 4.00 MiB per step: at that rate memory runs out" in row.message
+    assert "At this rate memory runs out in" in leak_beside_holes(0, cap_left=2 * GIB).message
+
+
+def test_no_distant_end_is_extrapolated_from_holes_that_may_settle() -> None:
+    settling, steady = leak_beside_holes(3 * MIB), leak_beside_holes(0)
+    assert (settling.verdict, settling.steps_to_oom) == (LeakVerdict.LEAK, None)
+    assert "runs out" not in settling.message
+    assert steady.steps_to_oom == 20 * GIB // MIB

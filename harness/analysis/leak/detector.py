@@ -199,7 +199,7 @@ class LeakDetector:
                 t_ns,
                 limits,
                 outside_slope,
-                judgments[LeakSeries.ALLOCATED].verdict,
+                judgments,
             )
             for series, judgment in judgments.items()
             if self._judges[series].samples or (series is LeakSeries.ALLOCATED)
@@ -271,11 +271,19 @@ class LeakDetector:
         t_ns: int,
         limits: Limits,
         outside_slope: float | None,
-        allocated: LeakVerdict,
+        judgments: dict[LeakSeries, Judgment],
     ) -> LeakRow:
         judgment = judgment.from_onset()
         fit, is_leak = judgment.trend, judgment.verdict is LeakVerdict.LEAK
-        left = self._steps_left(series, judgment, limits)
+        faster = None if fit is None else self._headroom.faster_slope(series, fit.slope)
+        # Without a cap memory lasts longer than the heap takes to settle.
+        settles = (
+            self._on_cpu
+            and faster is not None
+            and not self._headroom.has_cap
+            and judgments[LeakSeries.FRAGMENTATION].verdict is not LeakVerdict.LEAK
+        )
+        left = self._steps_left(series, judgment, limits, is_sure=is_leak and not settles)
         judge = self._judges[series]
         context = wording.VerdictContext(
             series,
@@ -286,7 +294,8 @@ class LeakDetector:
             series in rising,
             self._inputs_grow and judgment.verdict is LeakVerdict.WATCH,
             outside_slope,
-            allocated,
+            judgments[LeakSeries.ALLOCATED].verdict,
+            faster_slope=faster,
             is_process=series is LeakSeries.ALLOCATED and self._judges_process,
         )
         return LeakRow(
@@ -305,15 +314,16 @@ class LeakDetector:
             cause=wording.cause(context, rising, newest) if is_leak else None,
         )
 
-    def _steps_left(self, series: LeakSeries, judgment: Judgment, limits: Limits) -> int | None:
-        """Return the steps until memory runs out at this slope. Before the verdict "leak" only if that is
-        near: a run may end before the verdict can be sure."""
+    def _steps_left(
+        self, series: LeakSeries, judgment: Judgment, limits: Limits, *, is_sure: bool
+    ) -> int | None:
+        """Return the steps until memory runs out. Unless the growth `is_sure`, only if that is near: a run
+        may end before the verdict "leak", or before its heap has settled."""
         if judgment.verdict not in RISING or judgment.trend is None:
             return None
         copy = self._needs.copy(series, judgment, self._headroom.transient_bytes)
         inputs_grow = not copy.slope and self._needs.are_growing(judgment.trend.slope)
         left = self._headroom.steps_left(series, judgment.trend, limits, copy, inputs_grow=inputs_grow)
-        is_sure = judgment.verdict is LeakVerdict.LEAK
         is_near = (
             series is LeakSeries.ALLOCATED
             and left is not None

@@ -24,7 +24,8 @@ from harness.records.run import StepRow
 # slope; below, the leak uses memory that the process already has.
 FOLLOWS = 0.5
 # On the CPU no steps are stated if the ends of the rate's interval differ from it by more than this factor:
-# the heap settles meanwhile, and the process grows by it. Statements are to be within the same factor.
+# the heap settles meanwhile, and the process grows by it. Statements are to be within the same factor: beyond
+# it what the limit covers grows at a rate of its own.
 CERTAIN = 1.5
 # Readings of the heap, about a second's: their minimum is the free memory at a step's peak.
 _READINGS = 8
@@ -154,6 +155,20 @@ class Headroom:
             # At the limit what leaks goes on in the holes, as far as it fits there.
             return _steps(left_bytes, rate + copy.slope) or (None if min(self._heap_free, default=0) else 0)
         return _steps(left_bytes + min(self._heap_free, default=0), leak.slope + copy.slope)
+
+    def faster_slope(self, series: LeakSeries, slope: float) -> float | None:
+        """Return the growth of what the limit of `series` covers, in bytes per step, if it is faster than
+        `slope`, that of the series, by more than the factor `CERTAIN`; None otherwise."""
+        if series is LeakSeries.WORKERS or (series is LeakSeries.HOST and not self._on_cpu):
+            return None
+        counted = self._counted.judge().trend
+        is_faster = counted is not None and counted.z > DOUBTFUL_Z and counted.slope > CERTAIN * slope
+        return counted.slope if counted is not None and is_faster else None
+
+    @property
+    def has_cap(self) -> bool:
+        """Whether a cap, or a limit of the process, was read on the CPU."""
+        return bool(self._cap_left)
 
     def _left_between_steps(self) -> int | None:
         """Return the memory left under a cap between two steps. It is mostly read in the middle of a step: a

@@ -44,7 +44,8 @@ class VerdictContext(NamedTuple):
     `required` the number of readings for the verdict "leak". `inputs_grow` is whether that verdict was
     replaced because steps need more and more memory. `outside_slope` is the least growth of the process
     outside the CPU's heap, in bytes per step, if that rises too. `allocated` is the verdict on live
-    memory. `is_process` is whether the whole process was judged in its place."""
+    memory. `faster_slope` is the growth of what the limit covers, in bytes per step, if it is faster.
+    `is_process` is whether the whole process was judged in place of live memory."""
 
     series: LeakSeries
     judgment: Judgment
@@ -55,6 +56,7 @@ class VerdictContext(NamedTuple):
     inputs_grow: bool = False
     outside_slope: float | None = None
     allocated: LeakVerdict = LeakVerdict.TOO_EARLY
+    faster_slope: float | None = None
     is_process: bool = False
 
     @property
@@ -169,7 +171,11 @@ def _end(context: VerdictContext) -> str:
         return ""
     if context.steps_left == 0:
         return " The limit is reached: it cannot grow further."
-    return f" At this rate memory runs out in {words.estimate(context.steps_left, 'step')}."
+    end = f"memory runs out in {words.estimate(context.steps_left, 'step')}."
+    if context.faster_slope is None:
+        return f" At this rate {end}"
+    covered = "The process as a whole" if context.on_cpu else "Memory that the allocator cannot release"
+    return f" {covered} grows by {words.size(context.faster_slope)} per step: at that rate {end}"
 
 
 def _limit(context: VerdictContext) -> str:
