@@ -81,8 +81,8 @@ def bell(alerts: Sequence[RunAlert], is_on: bool, key: str) -> None:
 
     Whether it is on is stored under `key` in the session state; see `dashboard.state.are_notifications_on`.
     """
-    shown = [{"key": alert.key, "title": alert.kind.heading, "text": alert.text} for alert in alerts]
-    data = {"alerts": shown, "is_on": is_on}
+    items = [{"key": alert.key, "title": alert.kind.heading, "text": alert.text} for alert in alerts]
+    data = {"alerts": items, "is_on": is_on}
     _component("notify.mjs")(key=key, data=data, default={"on": is_on}, on_on_change=_nothing)
 
 

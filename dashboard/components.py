@@ -122,8 +122,8 @@ class NumberColumn(NamedTuple):
 
     def is_simple(self, values: Sequence[float | None]) -> bool:
         """Return whether `pattern` writes all `values` as `text` does."""
-        known = [value for value in values if value is not None and value == value]
-        return self.pattern is not None and all(self.pattern % value == self.text(value) for value in known)
+        numbers = [value for value in values if value is not None and value == value]
+        return self.pattern is not None and all(self.pattern % value == self.text(value) for value in numbers)
 
 
 def size_column(label: str, about: str | None = None) -> NumberColumn:
@@ -225,15 +225,15 @@ def last_lines(lines: list[str]) -> None:
 def share_bar(parts: Sequence[tuple[str, int]], whole_bytes: int) -> None:
     """Draw a bar of named parts with a legend of their sizes. A part is as long as its share of the whole, or
     of the sum of parts if that is more. The colors are in stepscope.css."""
-    shown = [(escape(name), size) for name, size in parts if size > 0]
-    longest = max(whole_bytes, sum(size for _, size in shown), 1)
+    segments = [(escape(name), size) for name, size in parts if size > 0]
+    longest = max(whole_bytes, sum(size for _, size in segments), 1)
     blocks = [
         f'<span class="ss-bar-part" data-part="{name}" style="width:{100 * size / longest:.2f}%"></span>'
-        for name, size in shown
+        for name, size in segments
     ]
     legend = [
         f'<span class="ss-bar-name" data-part="{name}">{name} <b>{words.size(size)}</b></span>'
-        for name, size in shown
+        for name, size in segments
     ]
     st.html(f'<div class="ss-bar">{"".join(blocks)}</div><div class="ss-bar-legend">{"".join(legend)}</div>')
 

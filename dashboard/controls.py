@@ -357,9 +357,9 @@ def _scalars(run: str, names: Sequence[str]) -> None:
     draws the widget when the popover opens, ticks later.
     """
     selected = state.selected_scalars(run)
-    shown = default_scalars(names) if selected is None else [name for name in selected if name in names]
-    with st.popover(f"Scalars · {len(shown)}", icon=":material/show_chart:", key="scalars"):
-        scalar_selection(names, state.scalars_key(run), shown, width=420)
+    charted = default_scalars(names) if selected is None else [name for name in selected if name in names]
+    with st.popover(f"Scalars · {len(charted)}", icon=":material/show_chart:", key="scalars"):
+        scalar_selection(names, state.scalars_key(run), charted, width=420)
 
 
 def _view() -> None:

@@ -35,7 +35,7 @@ def serve(host: str, port: int) -> int:
     )
     address, port = listening.getsockname()[:2]
     config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", proxy_headers=False)
-    print(f"Metrics for Prometheus: http://{_shown(address)}:{port}{METRICS_PATH}", flush=True)
+    print(f"Metrics for Prometheus: http://{_url_host(address)}:{port}{METRICS_PATH}", flush=True)
     announce(server, port)
     uvicorn.Server(config).run(sockets=[listening])
     return 0
@@ -54,5 +54,5 @@ def _listen(host: str, port: int) -> socket.socket:
         raise StepscopeError(sentence) from None
 
 
-def _shown(address: str) -> str:
+def _url_host(address: str) -> str:
     return f"[{address}]" if ":" in address else address

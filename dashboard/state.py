@@ -128,21 +128,21 @@ def show_run(run: str) -> None:
         st.query_params[_RUN] = run
 
 
-def begin_comparison(known: Mapping[str, str], most: int) -> tuple[list[str], list[str]]:
+def begin_comparison(names: Mapping[str, str], most: int) -> tuple[list[str], list[str]]:
     """Choose the runs in the address, by their ids or names, for a comparison, at the first visit of the page
     and when the browser went back or forward; return the chosen ones, the default of their widget, and those
-    that do not exist. `known` are the names of all runs by their ids, the newest first."""
-    ids = {name: run_id for run_id, name in reversed(list(known.items()))} | {
-        run_id: run_id for run_id in known
+    that do not exist. `names` are the names of all runs by their ids, the newest first."""
+    ids = {name: run_id for run_id, name in reversed(list(names.items()))} | {
+        run_id: run_id for run_id in names
     }
     address = str(st.query_params.get(_RUNS, ""))
     runs = list(dict.fromkeys(ids.get(word, word) for word in address.split(",") if word))
     selected, before = widget_value(Key.COMPARED), st.session_state.get(_COMPARISON, (address, None))
     # A selection may come before the browser has the address of the one before it.
     is_new = selected is None or (address != before[0] and tuple(selected) == before[1])
-    chosen = [run for run in (runs if is_new else selected) if run in known][:most]
+    chosen = [run for run in (runs if is_new else selected) if run in names][:most]
     set_value_of_drawn(Key.COMPARED, chosen)
-    return chosen, [run for run in runs if run not in known][:most]
+    return chosen, [run for run in runs if run not in names][:most]
 
 
 def show_comparison(runs: Sequence[str]) -> None:
@@ -361,11 +361,11 @@ def start_token() -> str:
 def labels_form(run: str, labels: Labels, *, is_open: bool) -> tuple[Labels, int]:
     """Return the labels that the form of a run shows at first, and the number of the form, for the keys of
     its widgets: an open form stays, until it is saved."""
-    shown_run, shown, number = st.session_state.get(_LABELS_FORM, (run, labels, 0))
-    if shown is None or shown_run != run or (shown != labels and not is_open):
-        shown, number = labels, number + 1
-    st.session_state[_LABELS_FORM] = (run, shown, number)
-    return shown, number
+    labels_run, first_labels, number = st.session_state.get(_LABELS_FORM, (run, labels, 0))
+    if first_labels is None or labels_run != run or (first_labels != labels and not is_open):
+        first_labels, number = labels, number + 1
+    st.session_state[_LABELS_FORM] = (run, first_labels, number)
+    return first_labels, number
 
 
 def end_labels_form() -> None:

@@ -19,12 +19,12 @@ _RUNPY = (runpy.__file__, "<frozen runpy>")
 def leave_out_own_frames(error: BaseException) -> BaseException:
     """Take the frames of Stepscope and of runpy out of the traceback of `error`, and of what led to it;
     returns `error`. One that the script did not raise has no traceback left."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
         link = waiting.pop()
-        if link is not None and id(link) not in seen:
-            seen.add(id(link))
+        if link is not None and id(link) not in visited:
+            visited.add(id(link))
             link.__traceback__ = _without_own(link.__traceback__)
             waiting += [link.__cause__, link.__context__]
     return error

@@ -193,12 +193,12 @@ def kind_bars(runs: Sequence[Compared]) -> dict[str, Any] | None:
     for kinds in per_run:
         totals.update(kinds)
     named = [kind for kind, _ in totals.most_common() if kind != OperatorKind.IDLE][:_MOST_KINDS]
-    shown = [*named, *([_OTHERS] if len(totals) - (OperatorKind.IDLE in totals) > len(named) else [])]
-    shown += [OperatorKind.IDLE] if OperatorKind.IDLE in totals else []
+    drawn_kinds = [*named, *([_OTHERS] if len(totals) - (OperatorKind.IDLE in totals) > len(named) else [])]
+    drawn_kinds += [OperatorKind.IDLE] if OperatorKind.IDLE in totals else []
     names = [text(run.name).replace(" ", "\u00a0") for run in profiled]
     traces = [
         _kind_bar(kind, names, [_kind_ms(kinds, kind, named) for kinds in per_run], at)
-        for at, kind in enumerate(shown)
+        for at, kind in enumerate(drawn_kinds)
     ]
     layout = _plain(runs, "kinds") | _stacked("profiled time per step, ms")
     label = "Kinds of work per step in the newest profile of each run, stacked."

@@ -123,8 +123,8 @@ def _memory(live: Live, x: Array) -> list[dict[str, Any]]:
     number = f",.4~g}} {unit}"
     traces = []
     if not reserved.is_empty:
-        shown: dict[str, Any] = {"visible": "legendonly"} if _is_dwarfing(live) else {}
-        traces.append(line(reserved_name, x, reserved.high / scale, "y", "@reserved", number, **shown))
+        visibility: dict[str, Any] = {"visible": "legendonly"} if _is_dwarfing(live) else {}
+        traces.append(line(reserved_name, x, reserved.high / scale, "y", "@reserved", number, **visibility))
     if not peak.is_empty:
         traces.append(line("peak", *joined(live.steps, peak.high / scale), "y", "@peak", number))
     traces += _predicted(live, x)

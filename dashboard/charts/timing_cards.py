@@ -55,10 +55,10 @@ def _throughput(timing: Timing) -> list[Card]:
     if timing.samples_per_s is None and timing.examined:
         text = f"No throughput of these steps: {NO_SAMPLES}."
     samples = words.count(timing.samples_per_s) if _large(timing.samples_per_s) else None
-    shown = samples or words.figure(timing.samples_per_s, 3)
+    throughput = samples or words.figure(timing.samples_per_s, 3)
     tokens = "Tokens trained on, over the same time; n/a if the data is not text."
     return [
-        _card("samples", "Samples/s", shown, "", text, "loss"),
+        _card("samples", "Samples/s", throughput, "", text, "loss"),
         _card("tokens", "Tokens/s", words.count(timing.tokens_per_s), "", tokens, "loss"),
     ]
 

@@ -16,7 +16,7 @@ from harness.supervisor.measuring import Measurement, is_of, measured_effect
 
 # The source of requests that apply advice.
 SOURCE = "advice"
-_SHOWN = 3
+_MOST_REQUESTS = 3
 
 
 class AdviceResult(NamedTuple):
@@ -46,7 +46,7 @@ class AdviceResult(NamedTuple):
 
 def read(view: RunView) -> AdviceResult:
     """Read the current advice; empty if the log cannot be read, which the page reports elsewhere."""
-    requests = tuple(requests_from(view, SOURCE, _SHOWN))
+    requests = tuple(requests_from(view, SOURCE, _MOST_REQUESTS))
     measured = tuple(read_measured(view))
     try:
         with LogReader(view.folder.log) as reader:
@@ -55,7 +55,7 @@ def read(view: RunView) -> AdviceResult:
                 view.device,
                 view.commands,
                 lambda at: observed_change(view, at),
-                _foreseen(view),
+                _predicted_peak(view),
                 measured,
             )
     except LogError:
@@ -68,7 +68,7 @@ def read(view: RunView) -> AdviceResult:
     return AdviceResult(tuple(suggestions), requests, len(evidence.settled), measured)
 
 
-def _foreseen(view: RunView) -> PredictedPeak | None:
+def _predicted_peak(view: RunView) -> PredictedPeak | None:
     """Return the cached prediction of the peak with twice the batch size, if there is one."""
     settings = None if view.settings is None else view.settings.complete
     if settings is None or view.device is None:

@@ -87,8 +87,8 @@ class Users(NamedTuple):
         if self.users is None or not self.are_matched:
             return None
         sizes = [user.memory_bytes for user in self.users if user.run is None]
-        known = [size for size in sizes if size is not None]
-        return sum(known) if len(known) == len(sizes) else None
+        measured = [size for size in sizes if size is not None]
+        return sum(measured) if len(measured) == len(sizes) else None
 
 
 def users_of(uuid: str, moment: GpuSample | None, runs: Sequence[LiveRun]) -> Users:

@@ -224,8 +224,8 @@ def memory_limit(view: RunView) -> tuple[int, str] | None:
     """Return the maximum memory available to the run in bytes, and the source of this limit."""
     cap_bytes = None if view.settings is None else view.settings.values.memory_cap_bytes
     limits = [(cap_bytes, "cap"), (process_limit_bytes(view), "limit of allocated (ulimit)")]
-    if known := [(limit_bytes, what) for limit_bytes, what in limits if limit_bytes is not None]:
-        return min(known)
+    if stated := [(limit_bytes, what) for limit_bytes, what in limits if limit_bytes is not None]:
+        return min(stated)
     if view.device is not None and view.device.memory_bytes is not None:
         what = "host memory" if view.device.kind is DeviceKind.CPU else "device memory"
         return view.device.memory_bytes, what

@@ -41,8 +41,8 @@ def read_scalars(
 ) -> list[ScalarSeries]:
     """Read the scalars `names` of the steps from `first` to `last`. `before` are earlier series of the same
     log, which are continued if possible. Raises LogError."""
-    known = {series.name: series for series in before}
-    return [_read(log, name, first, last, known.get(name)) for name in names]
+    series_by_name = {series.name: series for series in before}
+    return [_read(log, name, first, last, series_by_name.get(name)) for name in names]
 
 
 def names_of_run(run: RunFolder) -> list[str]:
@@ -69,12 +69,12 @@ def _read(log: ScriptLog, name: str, first: int, last: int, before: ScalarSeries
     size = 1
     while (last - first) // size >= _MAX_BUCKETS:
         size *= 2
-    start, kept = first, list[ScalarBucket]()
+    start, buckets = first, list[ScalarBucket]()
     if before is not None and before.first == first and before.size <= size and before.last <= last:
         start = max(first, min(last - size, before.last - _LATE_STEPS) // size * size)
-        kept = [bucket for bucket in _widened(before.buckets, size) if bucket.first_step < start]
+        buckets = [bucket for bucket in _widened(before.buckets, size) if bucket.first_step < start]
     fresh = log.scalars(name, start, last, (last - start) // size + 1)
-    return ScalarSeries(name, first, last, size, [*kept, *fresh])
+    return ScalarSeries(name, first, last, size, [*buckets, *fresh])
 
 
 def _widened(buckets: Sequence[ScalarBucket], size: int) -> list[ScalarBucket]:

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 _REMOTE = "remote"
 
 
-def matches(token: str | None, given: str) -> bool:
-    """Compare `given` with the token in constant time."""
+def matches(token: str | None, candidate: str) -> bool:
+    """Compare `candidate` with the token in constant time."""
     if token is None:
         return False
-    return hmac.compare_digest(token.encode(), given.encode("utf-8", errors="replace"))
+    return hmac.compare_digest(token.encode(), candidate.encode("utf-8", errors="replace"))
 
 
 def cookie_name(port: int) -> str:

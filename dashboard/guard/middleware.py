@@ -170,11 +170,11 @@ def _answer(verdict: Refused | TokenAccepted) -> Answer:
         case Refused(status, sentence):
             return Answer(status, plain, f"{sentence}\n".encode())
         case TokenAccepted(location, cookie, is_by_page):
-            given = (b"set-cookie", cookie.encode("latin-1"))
+            header = (b"set-cookie", cookie.encode("latin-1"))
             if not is_by_page:
-                return Answer(303, [*plain, given, (b"location", location.encode("latin-1"))], b"")
+                return Answer(303, [*plain, header, (b"location", location.encode("latin-1"))], b"")
             body = f'<!doctype html><meta http-equiv="refresh" content="0;url={escape(location)}">'
-            return Answer(200, [*page, given], body.encode())
+            return Answer(200, [*page, header], body.encode())
         case _:
             assert_never(verdict)
 

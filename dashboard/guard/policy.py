@@ -101,9 +101,9 @@ def decide(server: GuardedServer, request: AccessRequest) -> Verdict:
     refusal = _foreign_host(server, request) or _foreign_page(request)
     if refusal is not None:
         return refusal
-    given = _given_token(request)
-    if given is not None:
-        if server.token is None or not credentials.matches(server.token, given):
+    token = _given_token(request)
+    if token is not None:
+        if server.token is None or not credentials.matches(server.token, token):
             return _wrong_token()
         return _accept_token(server.token, request)
     if (
@@ -161,8 +161,8 @@ def _bearer_token(request: AccessRequest) -> str | None:
 def _given_token(request: AccessRequest) -> str | None:
     if request.is_websocket or request.method not in _READING:
         return None
-    given = [value for name, value in parse_qsl(request.query, True) if name == TOKEN_PARAMETER]
-    return given[0] if given else None
+    tokens = [value for name, value in parse_qsl(request.query, True) if name == TOKEN_PARAMETER]
+    return tokens[0] if tokens else None
 
 
 def _accept_token(token: str, request: AccessRequest) -> TokenAccepted:

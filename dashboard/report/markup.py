@@ -20,8 +20,8 @@ def paragraph(sentence: str, kind: str = "") -> str:
 
 def lines(block: str) -> str:
     """Return a block of several lines, verbatim."""
-    shown = "\n".join(words.printable(line) for line in block.splitlines())
-    return f"<pre>{escape(shown)}</pre>"
+    text = "\n".join(words.printable(line) for line in block.splitlines())
+    return f"<pre>{escape(text)}</pre>"
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -107,8 +107,8 @@ def environment(report: ReportFacts) -> str:
     if run.script is not None:
         rows += origin_facts(run.script)
     settings = [(name, text_of_value(name, value)) for name, value in report.facts.settings.items()]
-    shown = facts(settings) if settings else paragraph("n/a: none were recorded.", "muted")
-    return section("Environment", facts(rows)) + section("Settings", shown)
+    body = facts(settings) if settings else paragraph("n/a: none were recorded.", "muted")
+    return section("Environment", facts(rows)) + section("Settings", body)
 
 
 def of_run(report: ReportFacts) -> Sequence[str]:

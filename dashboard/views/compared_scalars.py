@@ -23,9 +23,9 @@ def scalar_curves(runs: Sequence[Compared], axis: CurveAxis) -> None:
     heading("Scalars")
     key = state.Key.COMPARED_SCALARS
     selected = state.widget_value(key)
-    shown = default_scalars(names) if selected is None else [name for name in selected if name in names]
-    state.set_value_of_drawn(key, shown)
-    chosen = scalar_selection(names, key, shown)
+    charted = default_scalars(names) if selected is None else [name for name in selected if name in names]
+    state.set_value_of_drawn(key, charted)
+    chosen = scalar_selection(names, key, charted)
     curves = [curve for at, run in enumerate(runs) for curve in _curves(run, at, axis, chosen)]
     if curves:
         revision = "/".join([axis.value, *(run.facts.run_id for run in runs), *chosen])

@@ -98,7 +98,7 @@ def _further(now: GpuSample) -> None:
         corrected, uncorrected = words.count(details.ecc_corrected), words.count(details.ecc_uncorrected)
         ecc = f"{corrected} corrected, {uncorrected} uncorrected"
     clock = words.NOT_AVAILABLE if sample.memory_clock_mhz is None else f"{sample.memory_clock_mhz:,.0f} MHz"
-    shown = [
+    rows = [
         ("Energy since the driver was loaded", words.energy(details.energy_j)),
         ("ECC errors since then", ecc),
         ("Occupancy", words.percent(details.sm_occupancy_pct)),
@@ -106,7 +106,7 @@ def _further(now: GpuSample) -> None:
         ("Memory utilization", words.percent(sample.memory_util_pct)),
     ]
     with st.container(horizontal=True, gap="medium"):
-        for label, value in shown:
+        for label, value in rows:
             with st.container(width="content", gap=None):
                 st.caption(label)
                 st.text(value)

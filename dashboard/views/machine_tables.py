@@ -68,8 +68,8 @@ def throttle_table(uuid: str, moments: Sequence[MachineSample]) -> None:
     rows = [_row(gpu) for gpu in gpu_moments]
     entries = throttle_times(gpu_moments[-1].sample.throttle_reasons, rows)
     reported = [entry for entry in entries if entry.total_ns is not None]
-    rows_shown = [entry for entry in reported if entry.total_ns or entry.is_active]
-    if not rows_shown:
+    throttled = [entry for entry in reported if entry.total_ns or entry.is_active]
+    if not throttled:
         if reported:
             st.caption(":material/speed: Not throttled since the driver was loaded.")
         return
@@ -80,7 +80,7 @@ def throttle_table(uuid: str, moments: Sequence[MachineSample]) -> None:
             "In the last two minutes": _time(entry.recent_ns),
             "Since the driver was loaded": _time(entry.total_ns),
         }
-        for entry in rows_shown
+        for entry in throttled
     ]
     _table(table, f"held_{uuid}", "Throttle reasons and how long each applied.", tuple(table[0])[2:])
 

@@ -33,10 +33,10 @@ def work_table(run: str, profile: Profile) -> None:
     with _bar():
         search, listed = _search(available)
         lines = profile_lines.lines(profile.row, profile.operators, listed)
-        shown = profile_lines.matching(lines, search)
-        _count(len(shown), len(lines), listed)
+        rows = profile_lines.matching(lines, search)
+        _count(len(rows), len(lines), listed)
     key = f"profile_table_{run}_{profile.row.profile_id}_{listed.value}"
-    _table(shown, key, _COLUMNS, "Operators or kernels with their time per step.")
+    _table(rows, key, _COLUMNS, "Operators or kernels with their time per step.")
 
 
 def change_table(run: str, before: Profile, after: Profile) -> None:
@@ -50,13 +50,13 @@ def change_table(run: str, before: Profile, after: Profile) -> None:
     with _bar():
         search, listed = _search(available)
         lines = _changes(before, after, listed)
-        shown = profile_lines.matching(lines, search)
-        _count(len(shown), len(lines), listed)
+        rows = profile_lines.matching(lines, search)
+        _count(len(rows), len(lines), listed)
     ids = f"{before.row.profile_id}_{after.row.profile_id}"
     names = (f"#{before.row.profile_id}", f"#{after.row.profile_id}")
     columns = {**_CHANGES, "before": _own(f"{names[0]}, ms"), "after": _own(f"{names[1]}, ms")}
     spoken = "Time per step in two profiles, the largest difference first."
-    _table(shown, f"profile_changes_{run}_{ids}_{listed.value}", columns, spoken)
+    _table(rows, f"profile_changes_{run}_{ids}_{listed.value}", columns, spoken)
 
 
 def _changes(before: Profile, after: Profile, listed: Works) -> list[WorkChangeLine]:
@@ -98,24 +98,24 @@ def _search(available: Sequence[Works]) -> tuple[str, Works]:
     return search, Works(listed or available[0])
 
 
-def _count(shown: int, lines: int, listed: Works) -> None:
+def _count(rows: int, lines: int, listed: Works) -> None:
     text = words.plural(lines, listed.value.removesuffix("s"))
-    st.caption(text if shown == lines else f"{words.count(shown)} of {text}", width="content")
+    st.caption(text if rows == lines else f"{words.count(rows)} of {text}", width="content")
 
 
 def _table(
-    shown: Sequence[OpLine] | Sequence[WorkChangeLine],
+    rows: Sequence[OpLine] | Sequence[WorkChangeLine],
     key: str,
     columns: Mapping[str, Any],
     alt: str,
 ) -> None:
-    if not shown:
+    if not rows:
         return
     table(
-        shown,
+        rows,
         columns=columns,
         key=key,
-        height=min(_MOST_PX, _HEAD_PX + _ROW_PX * len(shown)),
+        height=min(_MOST_PX, _HEAD_PX + _ROW_PX * len(rows)),
         alt=f"{alt} Click a heading to sort.",
     )
 

@@ -82,10 +82,10 @@ def _list(listed: _Listed) -> None:
         st.info(f"None of {words.plural(len(entries), 'run')} meets these criteria.")
         return
     place = st.container()
-    shown = _page_of(matching, len(entries))
+    page_entries = _page_of(matching, len(entries))
     with place:
-        chosen = _table(shown)
-    _damaged(shown)
+        chosen = _table(page_entries)
+    _damaged(page_entries)
     _chosen(chosen, matching)
 
 
@@ -104,15 +104,15 @@ def _page_of(matching: Sequence[RunEntry], total: int) -> Sequence[RunEntry]:
     return matching[(number - 1) * _ROWS_PER_PAGE : number * _ROWS_PER_PAGE]
 
 
-def _table(shown: Sequence[RunEntry]) -> list[RunEntry]:
+def _table(entries: Sequence[RunEntry]) -> list[RunEntry]:
     """Draw the table, and return the selected runs."""
-    rows = table_rows(shown, time.time_ns())
+    rows = table_rows(entries, time.time_ns())
     widths = column_widths(rows)
     event = st.dataframe(
         rows,
-        key=f"{state.Key.TABLE}_{hash(tuple(run.run_id for run in shown))}",
+        key=f"{state.Key.TABLE}_{hash(tuple(run.run_id for run in entries))}",
         hide_index=True,
-        height=_TABLE_PX if len(shown) > _VISIBLE_ROWS else "auto",
+        height=_TABLE_PX if len(entries) > _VISIBLE_ROWS else "auto",
         placeholder=words.NOT_AVAILABLE,
         on_select="rerun",
         selection_mode="multi-row",
@@ -130,11 +130,11 @@ def _table(shown: Sequence[RunEntry]) -> list[RunEntry]:
         f"Step time (the median) and throughput are of the last {RECENT_STEPS} steps, without those of the "
         "warm-up; the loss is that of the last step. Compare has the figures of whole runs."
     )
-    return [shown[at] for at in event["selection"]["rows"] if at < len(shown)]
+    return [entries[at] for at in event["selection"]["rows"] if at < len(entries)]
 
 
-def _damaged(shown: Sequence[RunEntry]) -> None:
-    problems = [(run.name, run.problem) for run in shown if run.problem is not None]
+def _damaged(entries: Sequence[RunEntry]) -> None:
+    problems = [(run.name, run.problem) for run in entries if run.problem is not None]
     for name, problem in problems[:_MOST_PROBLEMS]:
         st.warning(f"{plain(name)}: {plain(problem)}", icon=":material/database_off:")
     if len(problems) > _MOST_PROBLEMS:

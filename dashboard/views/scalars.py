@@ -14,8 +14,8 @@ def scalar_chart(view: RunView) -> bool:
     if not names:
         return False
     selected = state.selected_scalars(view.folder.run_id)
-    shown = losses_first(names) if selected is None else [name for name in selected if name in names]
-    chosen = scalar_selection(names, state.scalars_key(view.folder.run_id), shown)
+    charted = losses_first(names) if selected is None else [name for name in selected if name in names]
+    chosen = scalar_selection(names, state.scalars_key(view.folder.run_id), charted)
     series = read_run(view.folder, chosen)
     if series:
         revision = "/".join([view.folder.run_id, *chosen])

@@ -148,8 +148,8 @@ def _raw(view: RunView, row: SnapshotRow) -> None:
     """Draw the download of the raw snapshot."""
     path = memory_data.raw_snapshot(view.folder, row)
     if path is None:
-        gone = "The raw file is missing in the run's folder."
-        st.caption("This snapshot has no raw file." if row.file is None else gone)
+        reason = "The raw file is missing in the run's folder."
+        st.caption("This snapshot has no raw file." if row.file is None else reason)
         return
     capture_link(
         f"Raw snapshot ({words.size(row.file_bytes)})",

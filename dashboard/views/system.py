@@ -73,7 +73,7 @@ def _device(device: DeviceReport, at: int) -> None:
 
 def _facts(facts: DeviceFacts, tensor_cores: str | None) -> list[tuple[str, str]]:
     is_cpu = facts.kind is DeviceKind.CPU
-    shown = [
+    rows = [
         ("Memory", words.size(facts.memory_bytes)),
         ("Cores" if is_cpu else "Multiprocessors", words.count(facts.multiprocessors)),
         ("AMP", ", ".join(facts.amp_modes)),
@@ -82,8 +82,8 @@ def _facts(facts: DeviceFacts, tensor_cores: str | None) -> list[tuple[str, str]
         limit = words.NOT_AVAILABLE if facts.power_limit_w is None else f"{facts.power_limit_w:.0f} W"
         if facts.capability is not None:  # NVIDIA's: AMD, Intel and Apple have none, nor tensor cores by it.
             capability = ".".join(map(str, facts.capability))
-            shown += [("Compute capability", capability), ("Tensor cores", tensor_cores or "none")]
-        shown += [
+            rows += [("Compute capability", capability), ("Tensor cores", tensor_cores or "none")]
+        rows += [
             ("Power limit", limit),
             ("UUID", facts.uuid or words.NOT_AVAILABLE),
         ]
@@ -97,7 +97,7 @@ def _facts(facts: DeviceFacts, tensor_cores: str | None) -> list[tuple[str, str]
         )
         if can
     ]
-    return [*shown, ("Supports", ", ".join(able) or "no optional features")]
+    return [*rows, ("Supports", ", ".join(able) or "no optional features")]
 
 
 def _check(check: Check) -> None:

@@ -52,8 +52,8 @@ class AlertWatch:
         folders = tracked + active_folders(others, now_unix_s if history.is_new else since_unix_s)
         before = (dict(history.runs), len(history.ended))
         alerts = [alert for folder in folders for alert in self._check(folder)]
-        known = {folder.run_id for folder in folders}
-        history.runs = {run: tracked for run, tracked in history.runs.items() if run in known}
+        run_ids = {folder.run_id for folder in folders}
+        history.runs = {run: tracked for run, tracked in history.runs.items() if run in run_ids}
         history.is_new = False
         history.polled_unix_s = now_unix_s
         is_due = self.problem is not None or now_unix_s - self._saved_unix_s >= _SAVE_S
@@ -102,21 +102,21 @@ class AlertWatch:
         """Return the alerts of a run since the last poll, and its new state."""
         run_id, run = folder.run_id, summary.name
         event_id, has_oom_event = tracked.event_id, False
-        found: list[RunAlert | None] = []
+        candidates: list[RunAlert | None] = []
         try:
             with LogReader(folder.log) as reader:
                 for number, event in reader.events(tracked.event_id):
-                    found.append(alert_of_event(run_id, run, number, event))
+                    candidates.append(alert_of_event(run_id, run, number, event))
                     event_id = max(event_id, number)
                 has_oom_event = reader.event_counts().get(EventKind.OOM, 0) > 0
         except LogError:  # Its status says what became of it.
             pass
         if summary.status.state.is_over:
-            found.append(alert_of_outcome(run_id, run, summary.status, has_oom_event=has_oom_event))
+            candidates.append(alert_of_outcome(run_id, run, summary.status, has_oom_event=has_oom_event))
         elif (heartbeat_age_s(folder.alive, self._unix_s()) or 0.0) > HEARTBEAT_LIMIT_S:
-            found.append(alert_of_silence(run_id, run, summary.status, summary.last_step))
+            candidates.append(alert_of_silence(run_id, run, summary.status, summary.last_step))
         causes, alerts = dict.fromkeys(tracked.causes), []
-        for alert in found:
+        for alert in candidates:
             if alert is not None and alert.key not in causes:
                 causes[alert.key] = None
                 alerts.append(alert)

@@ -121,4 +121,4 @@ def differing_settings(entries: Sequence[RunEntry]) -> list[str]:
     for entry in entries:
         for name, value in (entry.settings or {}).items():
             values.setdefault(name, set()).add(json.dumps(value, sort_keys=True))
-    return [name for name, found in values.items() if len(found) > 1 and name not in _SHOWN_AS_MODEL]
+    return [name for name, distinct in values.items() if len(distinct) > 1 and name not in _SHOWN_AS_MODEL]

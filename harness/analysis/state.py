@@ -286,8 +286,8 @@ def _at_step(evidence: StateEvidence) -> str:
     """The newest step that is known: the process counts those that its log does not have yet."""
     health = evidence.health
     counted = health.finished_step if health is not None and health.counts else None
-    known = [step for step in (evidence.last_step, counted) if step is not None]
-    return f" at step {words.count(max(known))}" if known else ""
+    steps = [step for step in (evidence.last_step, counted) if step is not None]
+    return f" at step {words.count(max(steps))}" if steps else ""
 
 
 def _where_it_hangs(evidence: StateEvidence) -> str:

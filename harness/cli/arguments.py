@@ -62,8 +62,8 @@ def parse_assignments(words: list[str]) -> dict[str, Any]:
         if name in texts:
             raise UsageError(f"{name} is given twice; give it once.")
         texts[name] = text
-    known = {name: text for name, text in texts.items() if name.replace("-", "_").lower() in SPECS}
-    return texts | _parsed(known)
+    settings = {name: text for name, text in texts.items() if name.replace("-", "_").lower() in SPECS}
+    return texts | _parsed(settings)
 
 
 def _parsed(texts: Mapping[str, str]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from harness.supervisor.refit import refit_peak
 from harness.supervisor.run_events import read_events
 from harness.supervisor.summary import pace_facts
 
-_EVENTS_SHOWN = 12
+_MOST_EVENTS = 12
 _LONGEST_CELL = 80
 _ALWAYS_SHOWN = ("model", "preset", "data", "batch_size")
 
@@ -216,8 +216,8 @@ def _history(folder: RunFolder) -> list[SettingsRow]:
 def _newest(events: list[EventRow]) -> list[EventRow]:
     """Return the newest events; of evaluations only the last one, as there may be many."""
     evaluations = [event for event in events if event.kind == EventKind.EVALUATION]
-    shown = [event for event in events if event.kind != EventKind.EVALUATION or event is evaluations[-1]]
-    return shown[-_EVENTS_SHOWN:]
+    listed = [event for event in events if event.kind != EventKind.EVALUATION or event is evaluations[-1]]
+    return listed[-_MOST_EVENTS:]
 
 
 def _events(folder: RunFolder, run: RunSummary) -> list[EventRow]:

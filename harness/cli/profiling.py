@@ -29,7 +29,7 @@ from harness.settings.spec import change_title
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 
-_ROWS_SHOWN = 25
+_MOST_ROWS = 25
 _MODEL = "(the model)"
 _NO_PROFILE = "This run has no profile; while it trains, `stepscope do RUN profile` takes one."
 
@@ -46,15 +46,15 @@ class _Profile(NamedTuple):
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
     """Add the commands of this module."""
     summary = "show which operators and modules take the time of a step, or compare two profiles"
-    shown = add_command(commands, "profile", summary, show_profile, is_json=True)
-    shown.add_argument("run", metavar="RUN", help=RUN_HELP)
-    shown.add_argument("of", metavar="ID", nargs="?", type=int, help="the profile (default: the newest)")
-    shown.add_argument("other", metavar="OTHER", nargs="?", type=int, help="a later one to compare it with")
-    shown.add_argument(
+    parser = add_command(commands, "profile", summary, show_profile, is_json=True)
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+    parser.add_argument("of", metavar="ID", nargs="?", type=int, help="the profile (default: the newest)")
+    parser.add_argument("other", metavar="OTHER", nargs="?", type=int, help="a later one to compare it with")
+    parser.add_argument(
         "--by", choices=list(Grouping), default=Grouping.KIND, help="group time by (default kind)"
     )
-    shown.add_argument(
-        "--all", action="store_true", help=f"show every row instead of the first {_ROWS_SHOWN}"
+    parser.add_argument(
+        "--all", action="store_true", help=f"show every row instead of the first {_MOST_ROWS}"
     )
 
 
@@ -152,10 +152,10 @@ def _print_parts(arguments: Namespace, shell: Shell, profile: _Profile) -> None:
         shell.print_line("Stacks were not recorded; record them with `stepscope do RUN profile --stacks`.")
         return
     shell.print_line("")
-    shown = rows if arguments.all else rows[:_ROWS_SHOWN]
-    shell.print_table(headings, shown)
-    if len(rows) > len(shown):
-        shell.print_line(f"{words.plural(len(rows) - len(shown), 'smaller row')} more; --all shows them.")
+    listed = rows if arguments.all else rows[:_MOST_ROWS]
+    shell.print_table(headings, listed)
+    if len(rows) > len(listed):
+        shell.print_line(f"{words.plural(len(rows) - len(listed), 'smaller row')} more; --all shows them.")
 
 
 def _table(by: Grouping, profile: _Profile) -> tuple[Sequence[str], list[tuple[str, ...]]]:
@@ -241,11 +241,11 @@ def _show_changes(arguments: Namespace, shell: Shell, log: LogReader, profiles: 
     shell.print_line(comparison.verdict)
     shell.print_line("")
     changes = [comparison.step, *comparison.changes]
-    shown = changes if arguments.all else changes[: _ROWS_SHOWN + 1]
-    shell.print_table(_CHANGES, [_change(one) for one in shown])
-    if len(changes) > len(shown):
+    listed = changes if arguments.all else changes[: _MOST_ROWS + 1]
+    shell.print_table(_CHANGES, [_change(one) for one in listed])
+    if len(changes) > len(listed):
         shell.print_line(
-            f"{words.plural(len(changes) - len(shown), 'smaller change')} more; --all shows them."
+            f"{words.plural(len(changes) - len(listed), 'smaller change')} more; --all shows them."
         )
     return 0
 

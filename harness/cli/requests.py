@@ -10,7 +10,7 @@ from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 
-_SHOWN = 5
+_MOST_REQUESTS = 5
 _LONGEST_VALUE = 80
 
 
@@ -47,7 +47,7 @@ def request_facts(requests: list[Request], *, is_over: bool) -> list[tuple[str, 
     """Return a line for each of the newest requests that did not take effect; `is_over`: the run has
     ended."""
     facts = []
-    for request in [one for one in requests if not one.is_applied][-_SHOWN:]:
+    for request in [one for one in requests if not one.is_applied][-_MOST_REQUESTS:]:
         if request.ack is None or request.ack.state == CommandState.QUEUED:
             facts.append(("not applied" if is_over else "queued", request.title))
         else:

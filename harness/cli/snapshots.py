@@ -24,22 +24,22 @@ from harness.records.memory import AllocationRow, SnapshotRow
 from harness.store.reader import LogReader
 from harness.tracking.snapshot_file import FileSummary, summarize
 
-_SITES_SHOWN = 20
+_MOST_SITES = 20
 _NO_SNAPSHOT = "This run has no snapshot; while it trains, `stepscope do RUN snapshot` takes one."
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
     """Add the commands of this module."""
     summary = "show live allocations: a run's snapshots, or a PyTorch snapshot file"
-    shown = add_command(commands, "snapshots", summary, show_snapshots, is_json=True)
+    parser = add_command(commands, "snapshots", summary, show_snapshots, is_json=True)
     what = "a run (default: the newest), or a .pickle written by PyTorch or Stepscope"
-    shown.add_argument("what", metavar="RUN|FILE", nargs="?", default="latest", help=what)
-    shown.add_argument("--of", metavar="ID", type=int, help="the snapshot to show (default: the newest)")
-    shown.add_argument(
+    parser.add_argument("what", metavar="RUN|FILE", nargs="?", default="latest", help=what)
+    parser.add_argument("--of", metavar="ID", type=int, help="the snapshot to show (default: the newest)")
+    parser.add_argument(
         "--compare", metavar=("A", "B"), nargs=2, help="two snapshots of the run by ID, or two files"
     )
-    shown.add_argument(
-        "--all", action="store_true", help=f"show every site instead of the first {_SITES_SHOWN}"
+    parser.add_argument(
+        "--all", action="store_true", help=f"show every site instead of the first {_MOST_SITES}"
     )
 
 
@@ -115,12 +115,12 @@ def _print_sites(arguments: Namespace, shell: Shell, rows: list[AllocationRow]) 
     for part in by_category(rows):
         shell.print_line(f"  {words.size(part.held_bytes)} {part.category}")
     shell.print_line("")
-    shown = rows if arguments.all else rows[:_SITES_SHOWN]
-    ranks = {row.rank for row in shown}
-    shown = [*shown, *(row for row in suspects(rows)[:3] if row.rank not in ranks)]
-    shell.print_table(SITE_HEADINGS, [site_cells(row) for row in shown])
-    if len(rows) > len(shown):
-        shell.print_line(f"{words.plural(len(rows) - len(shown), 'smaller site')} more; --all shows them.")
+    listed = rows if arguments.all else rows[:_MOST_SITES]
+    ranks = {row.rank for row in listed}
+    listed = [*listed, *(row for row in suspects(rows)[:3] if row.rank not in ranks)]
+    shell.print_table(SITE_HEADINGS, [site_cells(row) for row in listed])
+    if len(rows) > len(listed):
+        shell.print_line(f"{words.plural(len(rows) - len(listed), 'smaller site')} more; --all shows them.")
 
 
 def _show_changes(arguments: Namespace, shell: Shell) -> int:
@@ -130,8 +130,8 @@ def _show_changes(arguments: Namespace, shell: Shell) -> int:
     elif not changes:
         shell.print_line("The two snapshots do not differ.")
     else:
-        shown = changes if arguments.all else changes[:_SITES_SHOWN]
-        shell.print_table(CHANGE_HEADINGS, [change_cells(change) for change in shown])
+        listed = changes if arguments.all else changes[:_MOST_SITES]
+        shell.print_table(CHANGE_HEADINGS, [change_cells(change) for change in listed])
     return 0
 
 

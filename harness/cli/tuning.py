@@ -84,7 +84,7 @@ def tune_settings(arguments: Namespace, shell: Shell) -> int:
     home = shell.home(arguments)
     folder, tune = _resumed(arguments, home) if arguments.resume else _new(arguments, shell, home)
     interrupts = InterruptCounter()
-    show = _Shown(shell, is_quiet=arguments.is_json)
+    show = _ProgressLines(shell, is_quiet=arguments.is_json)
     interface = TuneInterface(lambda: interrupts.count > 0, show)
     with (
         interrupts.counting(),
@@ -232,7 +232,7 @@ class _LargestBatch:
             return None if advice is None else advice.largest_batch
 
 
-class _Shown:
+class _ProgressLines:
     """Prints a line when a comparison begins or ends, and now and then in between."""
 
     def __init__(self, shell: Shell, *, is_quiet: bool) -> None:

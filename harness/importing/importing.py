@@ -20,11 +20,11 @@ def import_folder(home: Home, path: Path, name: str | None = None) -> Imported:
     the folder is neither or is in the home already, LogError when its log cannot be read, HomeError when the
     home cannot be written. After an error nothing is left of the new run.
     """
-    shown, path = printable(str(path)), path.absolute()
+    text, path = printable(str(path)), path.absolute()
     if not path.is_dir():
-        raise UsageError(f"{shown} is not a folder; name the folder of a run, or of a TensorBoard log.")
+        raise UsageError(f"{text} is not a folder; name the folder of a run, or of a TensorBoard log.")
     if path.resolve().parent == home.runs_path.resolve():
-        raise UsageError(f"{shown} is a run of this home already.")
+        raise UsageError(f"{text} is a run of this home already.")
     now_unix_ns = time.time_ns()
     folder = RunFolder(path)
     if os.path.lexists(folder.log) or os.path.lexists(path / REQUEST):
@@ -33,6 +33,6 @@ def import_folder(home: Home, path: Path, name: str | None = None) -> Imported:
     if files:
         return import_events(home, path, files, name, now_unix_ns)
     raise UsageError(
-        f"{shown} has neither the log of a run (log.sqlite3) nor TensorBoard's event files "
+        f"{text} has neither the log of a run (log.sqlite3) nor TensorBoard's event files "
         "(events.out.tfevents.…); name the folder that has them."
     )

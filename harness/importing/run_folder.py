@@ -33,8 +33,8 @@ def import_run(home: Home, source: RunFolder, name: str | None, now_unix_ns: int
         run = reader.run()
     is_live = is_alive(source.alive)
     origin = ImportOrigin(ImportSource.RUN, printable(str(source.path)), now_unix_ns)
-    wanted = shown_name(run.name, request.name)
-    folder = home.create_imported(name, wanted, request, origin)
+    default_name = shown_name(run.name, request.name)
+    folder = home.create_imported(name, default_name, request, origin)
     try:
         chosen = folder.request().name
         copy_log(source.log, folder.log, folder.run_id, chosen)

@@ -71,7 +71,11 @@ class Exposition(Collector):
             summary = self._supervisor.summary(folder)
             ended_unix_ns = summary.ended_unix_ns
             if ended_unix_ns is None or ended_unix_ns / 1e9 >= since_unix_s:
-                known = before.get(folder.path)
-                is_unchanged = summary.status.state.is_over and known is not None and known.summary == summary
-                runs.append(known if is_unchanged and known is not None else read_figures(folder, summary))
+                previous = before.get(folder.path)
+                is_unchanged = (
+                    summary.status.state.is_over and previous is not None and previous.summary == summary
+                )
+                runs.append(
+                    previous if is_unchanged and previous is not None else read_figures(folder, summary)
+                )
         return runs

@@ -56,8 +56,8 @@ def import_function(settings: Settings) -> Callable[[Settings], Any]:
         raise SettingError(
             "model", f"{own.title} does not take the settings; it is called as build(settings)."
         )
-    found: Callable[[Settings], Any] = function
-    return found
+    builder: Callable[[Settings], Any] = function
+    return builder
 
 
 def build(settings: Settings) -> OwnModel:

@@ -11,7 +11,7 @@ _HIDDEN = frozenset({"torch", *sys.stdlib_module_names})
 _OWN = ("harness/profiling/", "harness/watch/")
 
 
-def shown(name: str, shorten: Callable[[str], str]) -> str | None:
+def frame_name(name: str, shorten: Callable[[str], str]) -> str | None:
     """Format a function as "file:line function" with its first line; return None for built-in functions and
     those of Python's and PyTorch's libraries. `shorten` removes home folders from a path."""
     match = FRAME.match(name)

@@ -137,7 +137,7 @@ class _Walk:
     def __init__(self, events: Sequence[Event], show: Callable[[str], str | None]) -> None:
         self._show = show
         self._sums = ProfileSums()
-        self._shown: dict[str, str | None] = {}
+        self._frames: dict[str, str | None] = {}
         self._active: Counter[str] = Counter()
         self._nodes: dict[tuple[int, int], tuple[str | None, Frames]] = {}
         self._kernels: defaultdict[int, list[Event]] = defaultdict(list)
@@ -184,9 +184,9 @@ class _Walk:
             if event.name not in (Phase.FORWARD, Phase.BACKWARD):
                 self._sums.modules[_place(begun)].calls += 1
         elif role is Role.FRAME:
-            shown = self._frame(event.name)
-            if shown is not None:
-                begun.frames = (*begun.frames, shown)
+            frame = self._frame(event.name)
+            if frame is not None:
+                begun.frames = (*begun.frames, frame)
         return begun
 
     def _begin_operator(self, event: Event, begun: _Open) -> None:
@@ -214,9 +214,9 @@ class _Walk:
         return self._phases[at].name if at >= 0 and moment_ns < self._phases[at].end_ns else OTHER
 
     def _frame(self, name: str) -> str | None:
-        if name not in self._shown:
-            self._shown[name] = self._show(name)
-        return self._shown[name]
+        if name not in self._frames:
+            self._frames[name] = self._show(name)
+        return self._frames[name]
 
     def _end(self, ended: _Open) -> None:
         if ended.operator is not ended:

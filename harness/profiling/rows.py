@@ -18,7 +18,7 @@ MOST_MODULES = 1_500
 MOST_STACKS = 300
 # Measured with torch 2.6, 2.11 and 2.13, on the CPU.
 NO_LINES = "The lines of Python in its stacks: torch recorded none, as versions before 2.13 do."
-# "file:line function", as `frames.shown` formats it; other frames are nodes of autograd.
+# "file:line function", as `frames.frame_name` formats it; other frames are nodes of autograd.
 _LINE = re.compile(r":\d+ ")
 # Characters of a name; those of templates can have thousands.
 _MOST_NAME = 300

@@ -60,7 +60,7 @@ class RankCommands:
         self._read = Inbox()
         self._control = CommandPoll(folder, self._read) if store.place.local_rank == 0 else None
         self._agreement: Agreement | None = None
-        self._taken = 0
+        self._proposal_count = 0
         self._has_asked = False
         self._unsent: deque[CommandRow] = deque()
 
@@ -90,9 +90,9 @@ class RankCommands:
             self._unsent.popleft()
         if self._agreement.is_busy or any(one.kind == PROPOSAL for one in list(self._inbox.commands)):
             return
-        proposal = self._store.proposal(self._taken + 1)
+        proposal = self._store.proposal(self._proposal_count + 1)
         if proposal is not None:
-            self._taken += 1
+            self._proposal_count += 1
             payload = json.dumps([proposal.number, proposal.attempt, *proposal.command])
             self._inbox.put(
                 CommandRow(proposal.command.command_id, self._unix_ns(), PROPOSAL, payload, "stepscope")

@@ -199,7 +199,7 @@ def _to_request(folder: RunFolder, values: dict[str, object]) -> RunRequest:
         created_unix_ns=created,
         settings_json=current_names(json.dumps(settings)),
         request_id=request_id if isinstance(request_id, str) else None,
-        script=_shown(_to_origin(values.get("script"))),
+        script=_printable_origin(_to_origin(values.get("script"))),
         imported=_to_import(values.get("imported")),
         remote=_to_remote(values.get("remote")),
         part=_to_part(values),
@@ -229,7 +229,7 @@ def _to_origin(value: object) -> ScriptOrigin | None:
     return row_json.from_json(ScriptOrigin, json.dumps(value), ignore_unknown=True)
 
 
-def _shown(origin: ScriptOrigin | None) -> ScriptOrigin | None:
+def _printable_origin(origin: ScriptOrigin | None) -> ScriptOrigin | None:
     if origin is None:
         return None
     words = [clip(printable(word), LONGEST_NAME) for word in origin.arguments]

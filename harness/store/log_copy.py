@@ -51,8 +51,8 @@ def _back_up(source: Path, target: Path) -> None:
     except sqlite3.Error as error:
         code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            shown = printable(str(source))
-            raise LogDamagedError(f"{shown} is damaged ({printable(str(error))}); copy it again.") from None
+            name = printable(str(source))
+            raise LogDamagedError(f"{name} is damaged ({printable(str(error))}); copy it again.") from None
         raise HomeError(f"{target} cannot be written: {error}.") from None
     finally:
         copy.close()

@@ -46,8 +46,8 @@ class TelemetryLog(Tables):
         """
         if not self._is_there:
             return []
-        wanted = {"device": device, "first": first_step, "last": last_step}
-        low, high = self._queries.numbers(_RANGE, wanted)[0]
+        parameters = {"device": device, "first": first_step, "last": last_step}
+        low, high = self._queries.numbers(_RANGE, parameters)[0]
         if low is None or high is None or high < low:
             return []
         numbers = [*range(low, high, -(-(high - low + 1) // (max_points - 1))), high]

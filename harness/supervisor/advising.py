@@ -47,7 +47,7 @@ def read_evidence(
     device: DeviceFacts | None,
     commands: Sequence[CommandRow] = (),
     observed: Observe | None = None,
-    foreseen: PredictedPeak | None = None,
+    predicted_peak: PredictedPeak | None = None,
     measured: Sequence[Measurement] = (),
 ) -> RunEvidence | None:
     """Return the evidence in the log; None without a step, or when this version cannot read the settings.
@@ -82,7 +82,7 @@ def read_evidence(
         _clocks(reader, name, (extent.first, first, extent.last)),
         reader.memory.latest_sample(),
         speedups(settings, device),
-        foreseen,
+        predicted_peak,
         latest_inspection([event for _, event in reader.events()], history[-1].step),
         _sampled_steps(reader, first, extent.last),
         hosts,

@@ -125,11 +125,11 @@ class LogCache:
         """Return what its log says about the end of a process after `last_step`, see `read_end_causes`. Read
         once as long as the log's files are unchanged."""
         stamp = _stamp(folder.log)
-        known = self._ends.get(folder.path)
-        if known is None or known[0] != stamp:
+        end = self._ends.get(folder.path)
+        if end is None or end[0] != stamp:
             causes = read_end_causes(folder.log, last_step, may_be_killed=may_be_killed, limit_s=_LIMIT_S)
-            self._ends[folder.path] = known = stamp, causes
-        return known[1]
+            self._ends[folder.path] = end = stamp, causes
+        return end[1]
 
     def forget(self, folder: RunFolder) -> None:
         """Drop what is cached of a deleted run."""

@@ -128,14 +128,14 @@ class Measurement(NamedTuple):
     @property
     def sentence(self) -> str:
         """The verdict, what became of the change, and the reasons not to trust it."""
-        kept = ""
+        note = ""
         if self.plan.keeps_if_better and self.is_over:
-            kept = " The change was kept." if self.is_kept else " The change was not kept."
+            note = " The change was kept." if self.is_kept else " The change was not kept."
         untrusted = f" Not to be trusted: {' '.join(self.reasons)}" if self.reasons else ""
         partial = ""
         if self.is_over and (self.end is None or self.end.state != MeasurementEnd.COMPLETED):
             partial = f" {self.outcome}"
-        return f"{self.effect.sentence}{kept}{partial}{untrusted}"
+        return f"{self.effect.sentence}{note}{partial}{untrusted}"
 
 
 def read_measurement(reader: LogReader, number: int, is_run_over: bool = False) -> Measurement | None:
@@ -154,12 +154,12 @@ def read_measurement(reader: LogReader, number: int, is_run_over: bool = False) 
     effect = measure_effect(_up_to_last_judgment(plan, end, figures), len(judgment_pairs(plan.pairs)))
     is_over = end is not None or is_run_over
     reasons = doubts(_conditions(reader, blocks, sums)) if blocks else []
-    kept = any(row.command_id == plan.keep_command_id for row in reader.settings_history())
+    is_kept = any(row.command_id == plan.keep_command_id for row in reader.settings_history())
     # A measurement from the first step on has none before it.
     rows = reader.steps(plan.step - _STEPS_BEFORE, plan.step - 1) or reader.last_steps(_STEPS_BEFORE)
     least_pairs = judgment_pairs(plan.pairs)[0]
     expected = expected_s(median(row.step_ns for row in rows) / 1e9, least_pairs) if rows else None
-    return Measurement(plan, blocks, end, effect, reasons, kept, is_over, expected)
+    return Measurement(plan, blocks, end, effect, reasons, is_kept, is_over, expected)
 
 
 def last_judgment(most: int, pairs: int) -> int | None:

@@ -44,6 +44,8 @@ def _commit(origin: ScriptOrigin) -> str:
 def environment_text(versions: Mapping[str, Any]) -> str:
     """Return the versions of a run: "Python 3.12.3, torch 2.7.0"."""
     names = (("Python", "python"), ("torch", "torch"), ("CUDA", "cuda"), ("cuDNN", "cudnn"))
-    known = [(label, versions[key]) for label, key in names if versions.get(key) is not None]
-    texts = [f"{label} {words.clip(words.printable(str(value)), _LONGEST_VERSION)}" for label, value in known]
+    present = [(label, versions[key]) for label, key in names if versions.get(key) is not None]
+    texts = [
+        f"{label} {words.clip(words.printable(str(value)), _LONGEST_VERSION)}" for label, value in present
+    ]
     return ", ".join(texts) or words.NOT_AVAILABLE

@@ -70,14 +70,14 @@ def read_timing(
     timing = timing._replace(own_phases_ns=_own_phases_ns(reader.script, max(first, last - WHOLE + 1), last))
     candidates = rows if stride == 1 else [*rows, *_peaks(reader, first, last)]
     is_asynchronous = device is not None and device.kind is not DeviceKind.CPU
-    shown = [row for row in history if row.step <= last] or history
+    versions = [row for row in history if row.step <= last] or history
     return RunTiming(
         timing,
         [row.step_ns for row in rows if not row.flags & EXCLUDED_FLAGS],
         slowest(candidates, timing.cpu, events),
         stride,
         len({row.settings_version for row in rows}),
-        _arithmetic(shown, flops, device),
+        _arithmetic(versions, flops, device),
         is_asynchronous,
     )
 

@@ -83,9 +83,9 @@ def number(value: object) -> int:
     """Return an integer in the range of addresses, sizes and lines; else raise SnapshotFormatError."""
     if type(value) is not int or not 0 <= value < 2**64:
         # Only the type of nested values, whose text can have any length.
-        shown = repr(value)[:80] if isinstance(value, str | float | bool) else f"a {type(value).__name__}"
+        text = repr(value)[:80] if isinstance(value, str | float | bool) else f"a {type(value).__name__}"
         raise SnapshotFormatError(
-            f"This is no memory snapshot of PyTorch: {shown} stands where a size or an address belongs."
+            f"This is no memory snapshot of PyTorch: {text} stands where a size or an address belongs."
         )
     return value
 

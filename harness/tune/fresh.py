@@ -94,9 +94,9 @@ def fresh_figures(a: list[FreshFigures], b: list[FreshFigures]) -> tuple[TrialFi
         (PEAK_RESERVED, [(x.peak_reserved_bytes, y.peak_reserved_bytes) for x, y in zip(a, b, strict=True)]),
     )
     for name, pairs in peaks:
-        known = [(float(x), float(y)) for x, y in pairs if x and y]
-        if len(known) == len(a):
-            figures.append(_fresh_figure(name, [x for x, _ in known], [y for _, y in known], is_time=None))
+        points = [(float(x), float(y)) for x, y in pairs if x and y]
+        if len(points) == len(a):
+            figures.append(_fresh_figure(name, [x for x, _ in points], [y for _, y in points], is_time=None))
     return tuple(figures)
 
 

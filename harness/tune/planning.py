@@ -297,13 +297,13 @@ def _step_s(tune: Tune, changes: Changes) -> float:
     from there on in proportion to the batch, which is too long where the time of a step is not that of its
     samples, as with a slow loader."""
     batch = int(changes.get(BATCH, tune.baseline.batch_size))
-    known = {tune.baseline.batch_size: tune.step_s or 0.0}
+    step_times = {tune.baseline.batch_size: tune.step_s or 0.0}
     for trial in tune.trials:
         times = trial.sample_ns
         if trial.stage is TrialStage.SINGLE and BATCH in trial.changes and times is not None:
-            known[trial.changes[BATCH]] = times[1] * trial.samples[1] / 1e9
-    nearest = max((size for size in known if size <= batch), default=tune.baseline.batch_size)
-    return float(known[nearest] * batch / nearest)
+            step_times[trial.changes[BATCH]] = times[1] * trial.samples[1] / 1e9
+    nearest = max((size for size in step_times if size <= batch), default=tune.baseline.batch_size)
+    return float(step_times[nearest] * batch / nearest)
 
 
 def _experience(tune: Tune) -> float:

@@ -147,10 +147,10 @@ class WarmRun:
 
     def _enter(self, context: Mapping[str, Any]) -> str:
         """Put the settings of both arms into effect; return the reason if that fails, else ""."""
-        wanted = {name: context.get(name, self._baseline[name]) for name in {**self._context, **context}}
-        if dict(context) == self._context or not wanted:
+        values = {name: context.get(name, self._baseline[name]) for name in {**self._context, **context}}
+        if dict(context) == self._context or not values:
             return ""
-        command_id = self._supervisor.send(self.folder, CommandKind.SET, wanted, source=SOURCE)
+        command_id = self._supervisor.send(self.folder, CommandKind.SET, values, source=SOURCE)
         self._context = dict(context)
         return self._rejection(command_id)
 

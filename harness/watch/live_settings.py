@@ -204,13 +204,15 @@ class LiveSettings(StepAction):
         before = self.current
         after, changed = self._validated(before, values)
         self._apply(after)
-        known = self._switched if self._switched.newest == (command_id, self._marks.newest_version) else None
-        version = None if known is None else known.versions.get(is_trial)
+        switched = (
+            self._switched if self._switched.newest == (command_id, self._marks.newest_version) else None
+        )
+        version = None if switched is None else switched.versions.get(is_trial)
         # Readers take the newest version for the one in effect after a measurement.
         if version is None or not (is_trial or version == self._marks.newest_version):
             recorded = self._workload.recorded(after)
             version = self._put_version({name: recorded[name] for name in changed}, step, command_id)
-            versions = {} if known is None else known.versions
+            versions = {} if switched is None else switched.versions
             self._switched = _Switched((command_id, version), {**versions, is_trial: version})
         self._marks.settings_version = version
         if is_trial:

@@ -16,7 +16,7 @@ from harness.settings.declaration import Group
 from harness.settings.spec import SPECS, arguments_of, change_title
 
 _MOST_NAMED = 3
-_MOST_KEPT = 100
+_MOST_CHANGES = 100
 # Smaller numbers in an error are mostly those of dimensions.
 _LEAST_TELLING = 5
 # Numbers that are no part of a name (float32), of a decimal number, or of a place in code.
@@ -83,7 +83,7 @@ class RecentChanges:
         if all(name in SPECS and SPECS[name].group is Group.RUN for name in change.after):
             return  # Such as another number of steps.
         self._changes = [one for one in self._changes if not _is_same(one, change)]
-        self._changes = [*self._changes[1 - _MOST_KEPT :], change]
+        self._changes = [*self._changes[1 - _MOST_CHANGES :], change]
 
     def took_effect(self, step: int) -> None:
         """The changes that were waiting took effect before `step`."""

@@ -11,7 +11,7 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from harness.errors import SettingError
 from harness.profiling.cupti import TEARDOWN, missing_kernels_reason, prepare
 from harness.profiling.events import Event, Role, read
-from harness.profiling.frames import shown
+from harness.profiling.frames import frame_name
 from harness.profiling.nesting import OperatorSum, ProfileSums, SelfSum, sum_events, union_ns
 from harness.profiling.rows import MOST_MODULES, MOST_OPERATORS, MOST_STACKS, NO_LINES, around, rows
 from harness.records.profile import OperatorKind
@@ -303,7 +303,9 @@ def test_of_a_gpu_s_track_only_its_work_counts(tells_activity: bool) -> None:
     ],
 )
 def test_a_stack_shows_a_person_s_own_lines(name: str, expected: str | None) -> None:
-    assert shown(name, lambda path: "/".join(path.split("/")[-2:]) if path[0] == "/" else path) == expected
+    assert (
+        frame_name(name, lambda path: "/".join(path.split("/")[-2:]) if path[0] == "/" else path) == expected
+    )
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,8 @@ class RunFacts(NamedTuple):
     @property
     def samples_per_step(self) -> float | None:
         """Mean number of samples of the steady-state steps; None where none has a known number."""
-        known = [step.samples for step in self.steady if step.samples]
-        return sum(known) / len(known) if known else None
+        sizes = [step.samples for step in self.steady if step.samples]
+        return sum(sizes) / len(sizes) if sizes else None
 
     @property
     def change_note(self) -> str | None:

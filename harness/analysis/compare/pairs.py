@@ -106,8 +106,8 @@ def settings_that_differ(runs: Sequence[RunFacts]) -> list[SettingDifference]:
     rows = []
     scripts = [words.NOT_AVAILABLE if run.script is None else words.printable(run.script) for run in runs]
     if len(set(scripts)) > 1:
-        shown = (words.clip(script, _LONGEST_SCRIPT) for script in scripts)
-        rows.append(SettingDifference("script", "Script", tuple(shown)))
+        names = (words.clip(script, _LONGEST_SCRIPT) for script in scripts)
+        rows.append(SettingDifference("script", "Script", tuple(names)))
     for name in (*SPECS, *own):
         values = [run.settings.get(name, _ABSENT) for run in runs]
         compared = [value for value in values if value is not _ABSENT] if name in SPECS else values
@@ -234,6 +234,6 @@ def _settings(baseline: RunFacts, other: RunFacts) -> str:
     rows = settings_that_differ([baseline, other])
     if not rows:
         return "the recorded settings are the same"
-    shown = ", ".join(f"{row.name} {row.values[0]} → {row.values[1]}" for row in rows[:_MOST_SETTINGS])
+    differences = ", ".join(f"{row.name} {row.values[0]} → {row.values[1]}" for row in rows[:_MOST_SETTINGS])
     more = f" and {len(rows) - _MOST_SETTINGS} more" if len(rows) > _MOST_SETTINGS else ""
-    return f"settings that differ: {shown}{more}"
+    return f"settings that differ: {differences}{more}"

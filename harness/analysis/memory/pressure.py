@@ -70,9 +70,9 @@ def pressure(
     """
     peaks = [row.peak_allocated_bytes for row in recent if row.peak_allocated_bytes is not None]
     limits = [(cap_bytes, "its cap"), (process_limit_bytes, "under the limit of its process")]
-    known = [(limit_bytes, what) for limit_bytes, what in limits if limit_bytes is not None]
-    if known:
-        limit_bytes, what = min(known)
+    stated = [(limit_bytes, what) for limit_bytes, what in limits if limit_bytes is not None]
+    if stated:
+        limit_bytes, what = min(stated)
         return Pressure(max(peaks), max(1, limit_bytes), what) if peaks else None
     if sample is None or sample.used_bytes is None or not sample.total_bytes:
         return None

@@ -146,14 +146,14 @@ def heap_sentence(
     """Return a sentence if the CPU's heap grew in tracked steps by more than live tensors explain, otherwise
     None. `heap_bytes` are its bytes in use after each tracked step; `verdict_slope` is the growth of live
     memory in the leak verdict, in bytes per step: the heap must have grown about as fast."""
-    known = [size for size in heap_bytes if size is not None]
-    steps = len(known) - 2
-    if steps < 1 or len(known) < len(heap_bytes):
+    sizes = [size for size in heap_bytes if size is not None]
+    steps = len(sizes) - 2
+    if steps < 1 or len(sizes) < len(heap_bytes):
         return None
     # As for the sites, two steps do not count: here the first ones, in which tracking starts. The median
     # excludes a single large block, which is no growth from step to step, and the mean what is freed again.
-    net_growth = (known[-1] - known[1]) / steps
-    growth = min(net_growth, median(after - before for before, after in pairwise(known[1:])))
+    net_growth = (sizes[-1] - sizes[1]) / steps
+    growth = min(net_growth, median(after - before for before, after in pairwise(sizes[1:])))
     explained = sum(row.grown_bytes or 0 for row in rows) / steps
     if explained >= LEAST_EXPLAINED * growth or not _is_beyond_tracking(growth - explained, verdict_slope):
         return None

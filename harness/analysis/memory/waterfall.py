@@ -248,12 +248,12 @@ def _of_step(
     if level_bytes is None or unmeasured:
         meaning = f"All other memory: {retained}; {used}."
         return [MemoryBar(MemoryPart.ACTIVATIONS, ", ".join([*unmeasured, *names]), rest, meaning)]
-    kept = min(rest, max(0, level_bytes - (allocated - rest)))
+    retained_bytes = min(rest, max(0, level_bytes - (allocated - rest)))
     retained_meaning = f"In use after a step, too: {retained}."
     used_meaning = f"Of the step under way at this moment: {used}."
     return [
-        MemoryBar(MemoryPart.RETAINED, names[0], kept, retained_meaning),
-        MemoryBar(MemoryPart.ACTIVATIONS, names[1], rest - kept, used_meaning),
+        MemoryBar(MemoryPart.RETAINED, names[0], retained_bytes, retained_meaning),
+        MemoryBar(MemoryPart.ACTIVATIONS, names[1], rest - retained_bytes, used_meaning),
     ]
 
 

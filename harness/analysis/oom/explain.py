@@ -280,9 +280,9 @@ def _allocated_and_requested(facts: OomFacts) -> str:
 def _parts(facts: OomFacts) -> str:
     """Return the parts of a cap or a limit of the process on the CPU, which sum to it."""
     parts = budget(facts)
-    shown = [part for part in parts if abs(part.size_bytes) >= LEAST_SHOWN * (facts.held.limit_bytes or 0)]
-    texts = [part.phrase for part in shown if part.size_bytes > 0]
-    excess = -sum(part.size_bytes for part in shown if part.size_bytes < 0)
+    listed = [part for part in parts if abs(part.size_bytes) >= LEAST_SHOWN * (facts.held.limit_bytes or 0)]
+    texts = [part.phrase for part in listed if part.size_bytes > 0]
+    excess = -sum(part.size_bytes for part in listed if part.size_bytes < 0)
     return f"{', '.join(texts)}{f', {words.size(excess)} more than it' if excess else ''}"
 
 

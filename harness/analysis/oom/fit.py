@@ -196,11 +196,11 @@ def _growth(facts: OomFacts) -> _Growth | None:
     batches may differ; None with too few."""
     since = 0 if facts.change is None else facts.change.step
     levels = [one.allocated_bytes for one in facts.steps if one.step >= since]
-    known = [level for level in levels if level is not None]
-    if len(known) < _LEAST_STEPS:
+    measured = [level for level in levels if level is not None]
+    if len(measured) < _LEAST_STEPS:
         return None
-    half = len(known) // 2
-    return _Growth(min(known[half:]) - min(known[:half]), len(known))
+    half = len(measured) // 2
+    return _Growth(min(measured[half:]) - min(measured[:half]), len(measured))
 
 
 def _untried(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:

@@ -118,10 +118,10 @@ def unlisted_memory(facts: OomFacts) -> str | None:
         or hits_cap(facts)
     ):
         return None
-    known = own + (memory.others_bytes or 0)
-    unlisted = total - known - (memory.device_free_bytes or 0)
+    accounted = own + (memory.others_bytes or 0)
+    unlisted = total - accounted - (memory.device_free_bytes or 0)
     is_much = unlisted >= max(LEAST_UNLISTED_BYTES, LEAST_UNLISTED_SHARE * total)
-    if not is_much or known + most > total:
+    if not is_much or accounted + most > total:
         return None
     users = "this process" if memory.process_bytes is not None else "PyTorch in this process"
     users += " or the listed ones" if memory.others_bytes else ""

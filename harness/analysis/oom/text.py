@@ -96,7 +96,7 @@ def _listed(title: str, items: Iterable[str]) -> list[str]:
 def _live(report: OomReport) -> list[str]:
     facts = report.facts
     lines = [*_holders(facts), *_sites(facts)]
-    found = [
+    variables = [
         f"  {words.size(v.held_bytes):>10}  {v.name} in {v.site}, {words.plural(v.blocks, 'object')}"
         f"{'' if v.is_complete else ' and more'}"
         f"{f', {words.size(v.saved_bytes)} by autograd' if v.saved_bytes else ''}"
@@ -104,23 +104,23 @@ def _live(report: OomReport) -> list[str]:
     ]
     return [
         *(["", "Largest live allocations:", *lines] if lines else []),
-        *(["", "Largest variables of the script, part of the above:", *found] if found else []),
+        *(["", "Largest variables of the script, part of the above:", *variables] if variables else []),
     ]
 
 
 def _holders(facts: OomFacts) -> list[str]:
     """Return the kinds of memory; their sizes add up. Below each are its modules, with their sizes in
     another column."""
-    shown = facts.holders[:_MOST_CATEGORIES]
+    largest = facts.holders[:_MOST_CATEGORIES]
     lines = []
-    for one in shown:
+    for one in largest:
         if facts.is_part(one):
             continue
         module = "" if one.module is None else f", {one.module}"
         lines.append(f"  {words.size(one.held_bytes):>10}  {one.category}{module}")
         lines += [
             f"  {'of it':>10}  {words.size(part.held_bytes)} in {part.module}"
-            for part in shown
+            for part in largest
             if one.module is None and part.category == one.category and facts.is_part(part)
         ]
     return lines

@@ -293,8 +293,8 @@ def _part_ns(row: StepRow, part: StepPart, on_device: bool) -> float:
     if part is StepPart.RESIDUAL:
         whole = row.device_step_ns if on_device else row.step_ns
         named = (StepPart.H2D, StepPart.FORWARD, StepPart.BACKWARD, StepPart.OPTIMIZER)
-        known = named if on_device else (StepPart.DATA_WAIT, *named)
-        return float(whole or 0) - sum(_part_ns(row, one, on_device) for one in known)
+        phases = named if on_device else (StepPart.DATA_WAIT, *named)
+        return float(whole or 0) - sum(_part_ns(row, one, on_device) for one in phases)
     if on_device and part is StepPart.DATA_WAIT:
         return 0.0  # Its part on the device is the gap.
     return float(getattr(row, f"device_{part.value}_ns" if on_device else f"{part.value}_ns") or 0)

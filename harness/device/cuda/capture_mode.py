@@ -36,8 +36,10 @@ def _exchange() -> Callable[..., Any] | None:
         names, prefix = ["libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"], "hip"
     for name in names:
         try:
-            found: Callable[..., Any] = getattr(ctypes.CDLL(name), f"{prefix}ThreadExchangeStreamCaptureMode")
+            function: Callable[..., Any] = getattr(
+                ctypes.CDLL(name), f"{prefix}ThreadExchangeStreamCaptureMode"
+            )
         except (OSError, AttributeError):
             continue
-        return found
+        return function
     return None

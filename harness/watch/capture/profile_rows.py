@@ -9,7 +9,7 @@ from harness import words
 from harness.analysis.profiles import sentence
 from harness.errors import StepscopeError
 from harness.profiling import cupti
-from harness.profiling.frames import shown
+from harness.profiling.frames import frame_name
 from harness.profiling.nesting import ProfileSums, sum_events
 from harness.profiling.options import ProfileOptions
 from harness.profiling.rows import rows
@@ -53,7 +53,7 @@ def profile(
     Raises StepscopeError if the profiler recorded nothing.
     """
     is_on_device = records_kernels(capture.device)
-    sums = sum_events(capture.recorded.events, is_on_device, partial(shown, shorten=shorten))
+    sums = sum_events(capture.recorded.events, is_on_device, partial(frame_name, shorten=shorten))
     _check(sums, capture.device)
     options = capture.options
     parts = rows(capture.number, sums, classes, is_on_device, options.with_memory, options.with_stacks)

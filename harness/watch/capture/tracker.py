@@ -113,15 +113,15 @@ class Tracker:
         results of the steps keep are searched for."""
         assert self._on is not None, "a window is open"
         follower, following = self._on
-        found: list[RetainedGraphs | None] = [None, None]
+        graphs: list[RetainedGraphs | None] = [None, None]
 
         def find_graphs() -> None:
-            found[0] = following.graphs.retained(follower.site_of)
-            if is_hunt and found[0] is None:
-                found[1] = following.graphs.of_results(follower.site_of)
+            graphs[0] = following.graphs.retained(follower.site_of)
+            if is_hunt and graphs[0] is None:
+                graphs[1] = following.graphs.of_results(follower.site_of)
 
         self._guarded("following graphs", find_graphs)
-        return follower.end_window()._replace(graphs=found[0], graphs_of_results=found[1])
+        return follower.end_window()._replace(graphs=graphs[0], graphs_of_results=graphs[1])
 
     def stop(self) -> None:
         """Stop tracking. Idempotent."""

@@ -49,7 +49,7 @@ class GraphWalk:
     def saved(self) -> Iterator[Tensor]:
         """Yield the saved tensors, and those that a custom function's node has as attributes."""
         # A node's object lives as long as it is referred to, so the objects themselves are the marks.
-        seen: dict[int, Any] = {id(node): node for node in self._waiting}
+        visited: dict[int, Any] = {id(node): node for node in self._waiting}
         read_nodes = 0
         while self._waiting and _CAN_READ:
             node = self._waiting.pop()
@@ -63,12 +63,12 @@ class GraphWalk:
             if is_kind_of(node, _PythonNode):
                 yield from self._own(node)
             for child, _ in () if following is None else following.__get__(node):
-                if child is None or id(child) in seen:
+                if child is None or id(child) in visited:
                     continue
-                if len(seen) >= MOST_NODES:
+                if len(visited) >= MOST_NODES:
                     self.is_complete = False
                     break
-                seen[id(child)] = child
+                visited[id(child)] = child
                 self._waiting.append(child)
 
     def _reader(self, kind: type) -> tuple[Any, tuple[Any, ...]]:

@@ -75,8 +75,8 @@ class _Variable(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Found:
-    """What a search has found so far: memory, nodes of graphs, and the sum of sizes times depths."""
+class _Reachable:
+    """What a search has reached so far: memory, nodes of graphs, and the sum of sizes times depths."""
 
     sizes: dict[int, int]
     nodes: list[Any]
@@ -101,42 +101,42 @@ class _Search:
     def behind(self, value: Any) -> _VariableMemory:
         """Return the memory that `value` holds. Containers are read item by item, never copied: there is
         little memory left."""
-        found = _Found({}, [])
+        reached = _Reachable({}, [])
         until_s = min(self._until_s, time.thread_time() + _MOST_S)
         try:
-            is_complete = self._collect(value, found, until_s)
-        except MemoryError:  # What was found until then is known.
+            is_complete = self._collect(value, reached, until_s)
+        except MemoryError:  # What was reached until then counts.
             is_complete = False
-        return self._with_graphs(found, until_s) if is_complete else found.memory({}, is_complete=False)
+        return self._with_graphs(reached, until_s) if is_complete else reached.memory({}, is_complete=False)
 
-    def _collect(self, value: Any, found: _Found, until_s: float) -> bool:
-        """Add to `found` the memory behind `value`, and the nodes of the graphs of its tensors; return
-        whether all was seen."""
-        sizes, nodes = found.sizes, found.nodes
-        seen: set[int] = set()
+    def _collect(self, value: Any, reached: _Reachable, until_s: float) -> bool:
+        """Add to `reached` the memory behind `value`, and the nodes of the graphs of its tensors; return
+        whether that is all of it."""
+        sizes, nodes = reached.sizes, reached.nodes
+        visited: set[int] = set()
         waiting: list[Iterator[Any]] = [iter((value,))]
-        visited = 0
+        count = 0
         while waiting:
             try:
                 one = next(waiting[-1])
             except (StopIteration, RuntimeError):  # RuntimeError: another thread has changed it meanwhile.
                 waiting.pop()
                 continue
-            visited += 1
-            if visited % _CLOCK_EVERY == 0 and time.thread_time() > until_s:
+            count += 1
+            if count % _CLOCK_EVERY == 0 and time.thread_time() > until_s:
                 return False
-            if type(one) in _PLAIN or is_kind_of(one, _LEFT_OUT) or id(one) in seen:
+            if type(one) in _PLAIN or is_kind_of(one, _LEFT_OUT) or id(one) in visited:
                 continue
             if is_memory(one):
-                found.depth_bytes += len(waiting) * self._note(one, sizes)
+                reached.depth_bytes += len(waiting) * self._note(one, sizes)
                 if is_kind_of(one, Tensor) and len(nodes) < MOST_NODES and (node := node_of(one)) is not None:
                     nodes.append(node)
             elif len(waiting) <= _MOST_DEPTH:
-                if len(seen) == _MOST_OBJECTS:
+                if len(visited) == _MOST_OBJECTS:
                     return False
-                seen.add(id(one))
+                visited.add(id(one))
                 container = memory_of_container(one, self._device)
-                found.depth_bytes += len(waiting) * self._count(container, sizes)
+                reached.depth_bytes += len(waiting) * self._count(container, sizes)
                 waiting.append(self._parts(one))
         return True
 
@@ -145,15 +145,15 @@ class _Search:
             return parts_of_error(value, self._running)
         return iter(()) if _is_plain(value) else _parts(value)
 
-    def _with_graphs(self, found: _Found, until_s: float) -> _VariableMemory:
+    def _with_graphs(self, reached: _Reachable, until_s: float) -> _VariableMemory:
         saved: dict[int, int] = {}
-        walk = GraphWalk(found.nodes, lambda: time.thread_time() > until_s)
+        walk = GraphWalk(reached.nodes, lambda: time.thread_time() > until_s)
         try:
             for tensor in walk.saved():
                 self._note(tensor, saved)
         except MemoryError:  # The variables themselves are known, and the walk has released what it took.
-            return found.memory(saved, is_complete=False)
-        return found.memory(saved, walk.is_complete and len(found.nodes) < MOST_NODES)
+            return reached.memory(saved, is_complete=False)
+        return reached.memory(saved, walk.is_complete and len(reached.nodes) < MOST_NODES)
 
     def _note(self, value: Any, sizes: dict[int, int]) -> int:
         return self._count(memory_of(value, self._device), sizes)
@@ -189,13 +189,15 @@ def largest_variables(
                 _Variable(name, site, is_installed, search.behind(value))
                 for name, value in _named(locals_of(frame))
             ]
-        known: set[int] = set()
+        variable_ids: set[int] = set()
         for file, variables_of_module in modules:
             # Most of it is imported, often from another one of them.
-            own = {name: value for name, value in variables_of_module.items() if id(value) not in known}
-            known.update(map(id, own.values()))
-            held = ((name, search.behind(value)) for name, value in _named(own))
-            candidates += [_Variable(name, file, False, one) for name, one in held if one.sizes]
+            own = {
+                name: value for name, value in variables_of_module.items() if id(value) not in variable_ids
+            }
+            variable_ids.update(map(id, own.values()))
+            reachable = ((name, search.behind(value)) for name, value in _named(own))
+            candidates += [_Variable(name, file, False, one) for name, one in reachable if one.sizes]
     try:
         variables = _shared(candidates)
     except MemoryError:  # As with tens of thousands of tensors: what the largest one holds is known.
@@ -319,12 +321,12 @@ def _is_container(value: Any) -> bool:
 
 def _named_of_module(name: str, module: nn.Module) -> Iterator[tuple[str, Any]]:
     waiting: list[tuple[str, Any]] = [(name, module)]
-    seen: set[int] = set()
+    visited: set[int] = set()
     while waiting:
         path, one = waiting.pop()
-        if one is None or id(one) in seen:
+        if one is None or id(one) in visited:
             continue
-        seen.add(id(one))
+        visited.add(id(one))
         own = attributes_of(one)
         yield from ((f"{path}.{key}", part) for key, part in list(own.items()) if not key.startswith("_"))
         waiting += [(f"{path}.{key}", child) for key, child in own.get("_modules", {}).items()]
@@ -349,7 +351,7 @@ def _parts(value: Any) -> Iterator[Any]:
         is_function = value.f_code.co_flags & CO_OPTIMIZED
         return iter([one for one in locals_of(value).values() if _is_container(one)] if is_function else ())
     if is_kind_of(value, _HOLDERS):
-        return _held(value)
+        return _referents(value)
     return iter(attributes_of(value).values())
 
 
@@ -359,7 +361,7 @@ def _is_plain(value: Any) -> bool:
     return type(value) in (list, tuple) and _PLAIN.issuperset(map(type, value))
 
 
-def _held(holder: Any) -> Iterator[Any]:
+def _referents(holder: Any) -> Iterator[Any]:
     for one in gc.get_referents(holder):
         if type(one).__name__ == "_lru_list_elem":  # An entry of a cache with a limit: its key and its value.
             yield from gc.get_referents(one)
