@@ -97,8 +97,8 @@ class Recorded(NamedTuple):
     @property
     def evaluations_ns(self) -> dict[int, int]:
         """The durations of evaluations, by the step that followed."""
-        found = [event for event in self.events if event.kind == EventKind.EVALUATION]
-        return {event.step: json.loads(event.detail)["duration_ns"] for event in found}
+        evaluations = [event for event in self.events if event.kind == EventKind.EVALUATION]
+        return {event.step: json.loads(event.detail)["duration_ns"] for event in evaluations}
 
     @property
     def samples(self) -> list[int]:

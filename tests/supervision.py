@@ -33,10 +33,10 @@ IMPATIENT = Patience(request_s=0.3, terminated_s=0.3, killed_s=PATIENCE_S)
 T = TypeVar("T")
 
 
-def until(look: Callable[[], T], good: Callable[[T], bool], limit_s: float = PATIENCE_S) -> T:
+def until(query: Callable[[], T], good: Callable[[T], bool], limit_s: float = PATIENCE_S) -> T:
     """Return what `look` finds once it is good; fails when it does not become so in time."""
     deadline_s = time.monotonic() + limit_s
-    while not good(result := look()):
+    while not good(result := query()):
         assert time.monotonic() < deadline_s, result
         time.sleep(0.02)
     return result

@@ -42,9 +42,9 @@ def test_a_destination_that_fails_is_on_every_page(
         run.put(EventKind.OOM)
         until(lambda: alert_deliveries().read(), lambda report: report is not None and report.is_failing)
         until(lambda: texts(open_page("system")), lambda page: "1 alert not delivered." in page)
-        shown = texts(open_page("system"))
-        assert ": it cannot be started: no such file or directory. 1 alert not delivered." in shown
-        assert plain("Check the command of --on-alert") in shown
+        text = texts(open_page("system"))
+        assert ": it cannot be started: no such file or directory. 1 alert not delivered." in text
+        assert plain("Check the command of --on-alert") in text
         sentence = plain(f"Alerts to the command {_COMMAND} fail")
         assert sentence in texts(open_page("runs"))
         assert sentence in texts(open_page())

@@ -66,10 +66,10 @@ def test_changes_are_markers_and_stand_in_the_list_with_what_was_observed(
     markers = _figure(app)["markers"]
     assert isinstance(markers, list)
     assert "AMP bf16" in [marker["label"] for marker in markers]
-    shown = texts(app)
-    assert "applied at step" in shown
-    assert "undisturbed step" in shown
-    assert "transition steps excluded" in shown
+    text = texts(app)
+    assert "applied at step" in text
+    assert "undisturbed step" in text
+    assert "transition steps excluded" in text
 
 
 def test_out_of_memory_is_a_sentence_and_a_red_marker(demo: Write, open_page: Open) -> None:

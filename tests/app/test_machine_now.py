@@ -99,10 +99,10 @@ def test_metrics_not_reported_read_n_a_with_their_reason(machine_page: MachinePa
     assert {key for key, card in cards.items() if card.missing} == {"power", "temperature", "tensor"}
     assert cards["power"].value == "n/a"
     assert "does not support it" in cards["power"].note
-    shown = texts(app).replace("\\", "")
-    assert "power (this device does not support it)" in shown
-    assert "temperature (this user has no permission)" in shown
-    assert "tensor cores, memory bandwidth (it needs a Hopper GPU or newer)" in shown
+    text = texts(app).replace("\\", "")
+    assert "power (this device does not support it)" in text
+    assert "temperature (this user has no permission)" in text
+    assert "tensor cores, memory bandwidth (it needs a Hopper GPU or newer)" in text
 
 
 def test_nothing_that_stands_out_is_said_too(machine_page: MachinePage) -> None:

@@ -140,6 +140,6 @@ def test_advice_is_tried_with_one_button(live: LiveRun, open_page: Open) -> None
 
 def test_the_outcome_of_advice_that_was_tried_stands_with_it(home: Home, open_page: Open) -> None:
     run = a_measured_run(home, 0.8, source="advice", keeps_if_better=True)
-    shown = texts(open_page("profiler", run=run)).replace("\\", "")
-    assert "Measured AMP off → bf16. Faster: undisturbed step" in shown
-    assert "The change was not kept." in shown
+    text = texts(open_page("profiler", run=run)).replace("\\", "")
+    assert "Measured AMP off → bf16. Faster: undisturbed step" in text
+    assert "The change was not kept." in text

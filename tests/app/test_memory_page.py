@@ -84,20 +84,20 @@ def test_an_unknown_run_is_one_sentence(demo: Write, open_page: Open) -> None:
 def test_a_healthy_run_fits_and_its_waterfall_sums_to_the_card(demo: Write, open_page: Open) -> None:
     app = open_page("memory", run=demo("steady").run_id)
     assert "Fits well." in app.success[0].value
-    shown = _waterfall(app)
+    bars = _waterfall(app)
     parts = ("context and libraries", "weights and buffers", "optimizer state", "free", "GPU memory")
     for name in parts:
-        assert name in shown
-    assert "140 GiB" in shown
+        assert name in bars
+    assert "140 GiB" in bars
 
 
 def test_out_of_memory_comes_first_with_its_report_and_a_download(demo: Write, open_page: Open) -> None:
     app = open_page("memory", run=demo("oom").run_id)
     assert "Ran out of memory." in app.error[0].value
-    shown = _read(app)
-    assert "The memory cap of 48.0 GiB was reached" in shown
-    assert "Batch 72 peaked at" in shown
-    assert "harness/models/attention.py:54 forward" in shown
+    text = _read(app)
+    assert "The memory cap of 48.0 GiB was reached" in text
+    assert "Batch 72 peaked at" in text
+    assert "harness/models/attention.py:54 forward" in text
     assert "Report as text" in [getattr(button, "label", "") for button in app.get("download_button")]
 
 
@@ -146,13 +146,13 @@ def test_a_leak_is_the_verdict_with_its_evidence(demo: Write, open_page: Open) -
     app = open_page("memory", run=folder.run_id)
     assert not app.exception
     assert "Leak." in app.error[0].value
-    shown = _read(app)
+    text = _read(app)
     for piece in (
         "2.77 MiB per step",
         "2.67 MiB to 2.86 MiB",
         "An output is kept",
     ):
-        assert piece in shown
+        assert piece in text
 
 
 def test_only_of_an_active_run_it_is_projected_when_memory_runs_out(
@@ -168,10 +168,10 @@ def test_only_of_an_active_run_it_is_projected_when_memory_runs_out(
 
 def test_snapshots_name_what_grew_and_are_compared(demo: Write, open_page: Open) -> None:
     app = open_page("memory", run=demo("leak").run_id)
-    shown = _read(app)
-    assert "allocated at train.py:88 train_step" in shown
+    text = _read(app)
+    assert "allocated at train.py:88 train_step" in text
     assert "As the snapshot at step 2,800 shows, 4 steps retained" in str(app.error[0].value)
-    assert "most of it from train.py:88 train_step: 2.82 MiB per step" in shown
+    assert "most of it from train.py:88 train_step: 2.82 MiB per step" in text
     holders = next(frame.value for frame in app.dataframe if "held_bytes" in frame.value)
     assert holders["site"][0] == "train.py:88 train_step"
 
@@ -185,8 +185,8 @@ def test_a_leak_without_a_site_of_tensors_is_explained_by_the_hunt_for_it(
         9, 10**15, 490, SnapshotReason.LEAK, "", 12, None, None, None, 0, 0, None, None, None, graphs
     )
     _insert(folder, _LEAK, hunt)
-    shown = str(open_page("memory", run=folder.run_id).error[0].value).replace("\\", "").replace("\u2060", "")
-    assert shown.endswith(f"Snapshot at step 490: {graphs}")
+    text = str(open_page("memory", run=folder.run_id).error[0].value).replace("\\", "").replace("\u2060", "")
+    assert text.endswith(f"Snapshot at step 490: {graphs}")
 
 
 def test_the_raw_snapshot_is_offered_where_there_is_one(demo: Write, open_page: Open) -> None:

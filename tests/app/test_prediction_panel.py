@@ -52,13 +52,13 @@ def form(open_page: Open, fake_predictor: FakePredictor) -> AppTest:
 
 
 def test_what_does_not_fit_is_said_with_its_parts_and_what_would_help(form: AppTest) -> None:
-    shown = texts(form)
+    text = texts(form)
     assert not form.exception
-    assert "does not fit" in shown
-    assert "20.0 GiB" in shown
-    assert "Largest batch size that fits: **24**" in shown
-    assert "Batch 16, accumulated 2 times" in shown
-    assert "Python and torch" in shown
+    assert "does not fit" in text
+    assert "20.0 GiB" in text
+    assert "Largest batch size that fits: **24**" in text
+    assert "Batch 16, accumulated 2 times" in text
+    assert "Python and torch" in text
 
 
 @pytest.mark.parametrize(
@@ -128,11 +128,11 @@ def test_for_an_active_run_a_prediction_is_computed_on_request_only(
         app = open_page("memory", run=run.folder.run_id)
         assert "No prediction for these settings yet" in texts(app)
         app.button(key="predict").click().run()
-        shown = texts(app)
+        text = texts(app)
     assert not app.exception
-    assert "**20.0 GiB** at the peak" in shown
-    assert "measured" in shown
-    assert "Batch 16, accumulated 2 times" in shown
+    assert "**20.0 GiB** at the peak" in text
+    assert "measured" in text
+    assert "Batch 16, accumulated 2 times" in text
     assert not [button for button in app.button if (button.key or "").startswith("use_")]
 
 

@@ -63,12 +63,12 @@ def test_entries_are_listed_in_their_order_with_their_reasons(
     log.explain({first: "waits for cpu: run 'a' is on it"})
     log.set_state(second, QueueState.BLOCKED, "does not fit: cpu")
     log.set_state(third, QueueState.PAUSED)
-    shown = texts(open_page("runs"))
-    assert "1. **one \\*bold\\***" in shown
-    assert "waits for cpu: run 'a' is on it" in shown.replace("\\", "").replace("\u2060", "")
-    assert "does not fit" in shown
-    assert "3. **mlp laptop**" in shown
-    assert "paused on request" in shown
+    text = texts(open_page("runs"))
+    assert "1. **one \\*bold\\***" in text
+    assert "waits for cpu: run 'a' is on it" in text.replace("\\", "").replace("\u2060", "")
+    assert "does not fit" in text
+    assert "3. **mlp laptop**" in text
+    assert "paused on request" in text
 
 
 def test_an_entry_moves_pauses_resumes_is_forced_and_removed(
@@ -123,9 +123,9 @@ def test_a_change_of_an_entry_that_has_started_is_refused_with_a_sentence(
 
 def test_a_queue_is_shown_before_the_first_run(open_page: Open, log: QueueLog, add: Add) -> None:
     add("first ever")
-    shown = texts(open_page("runs"))
-    assert "first ever" in shown
-    assert "No run yet" in shown
+    text = texts(open_page("runs"))
+    assert "first ever" in text
+    assert "No run yet" in text
 
 
 def test_a_damaged_queue_is_a_sentence_and_the_runs_are_listed(

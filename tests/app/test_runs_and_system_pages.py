@@ -247,9 +247,9 @@ def test_two_runs_are_laid_over_each_other(demo: Write, open_page: Open) -> None
 def test_the_system_page_lists_devices_checks_and_advice(open_page: Open) -> None:
     app = open_page("system")
     assert not app.exception
-    shown = texts(app)
+    text = texts(app)
     for expected in ("NVIDIA H200", "Some CPU", "driver mismatch", "Reboot the machine", "16.0 GiB"):
-        assert expected in shown.replace("\\", "")
+        assert expected in text.replace("\\", "")
 
 
 def test_the_system_page_waits_without_blocking(open_page: Open, fake_doctor_run: FakeDoctorRun) -> None:

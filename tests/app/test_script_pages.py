@@ -61,9 +61,9 @@ def test_the_settings_that_a_script_declared_have_widgets(home: Home, open_page:
 def test_a_setting_that_the_script_cannot_change_has_its_reason(home: Home, open_page: Open) -> None:
     row = UnavailableSettingRow("num_workers", "The loader has a sampler of its own.")
     script_run(home, rows=[row])
-    shown = texts(open_page())
-    assert "Loader workers" in shown
-    assert "The loader has a sampler of its own" in shown.replace("\\", "")
+    text = texts(open_page())
+    assert "Loader workers" in text
+    assert "The loader has a sampler of its own" in text.replace("\\", "")
 
 
 def test_the_details_name_command_folder_commit_and_versions_once_opened(home: Home, open_page: Open) -> None:
@@ -71,16 +71,16 @@ def test_the_details_name_command_folder_commit_and_versions_once_opened(home: H
     app = open_page()
     assert "/home/me/project" not in texts(app)
     app.session_state["details"] = True
-    shown = texts(app.run())
+    text = texts(app.run())
     for part in (
         "stepscope run train.py --epochs 3 'two words'",
         "/home/me/project",
         "0123456789ab, with uncommitted changes",
         "Python 3.12.1, torch 2.9.0",
     ):
-        assert part in shown
-    assert "output went to its own terminal" in shown
-    assert "cnn" not in shown
+        assert part in text
+    assert "output went to its own terminal" in text
+    assert "cnn" not in text
 
 
 def test_the_list_of_runs_shows_the_script_as_model_and_its_origin(home: Home, open_page: Open) -> None:
@@ -88,9 +88,9 @@ def test_the_list_of_runs_shows_the_script_as_model_and_its_origin(home: Home, o
     app = open_page("runs")
     assert list(app.dataframe[0].value["Model"]) == ["train.py"]
     with patch("dashboard.views.runs.st.dataframe", return_value={"selection": {"rows": [0]}}):
-        shown = texts(open_page("runs"))
-    assert "stepscope run train.py --epochs 3 'two words'" in shown
-    assert "0123456789ab, with uncommitted changes" in shown
+        text = texts(open_page("runs"))
+    assert "stepscope run train.py --epochs 3 'two words'" in text
+    assert "0123456789ab, with uncommitted changes" in text
 
 
 def test_memory_of_a_script_is_measured_and_not_predicted(home: Home, open_page: Open) -> None:

@@ -180,9 +180,9 @@ def test_a_late_click_on_a_page_that_a_slow_connection_still_shows_sends_no_seco
 ) -> None:
     monkeypatch.setattr(state, "_SAME_CLICK_S", 0.0)
     app = open_page(page, run=live.folder.run_id)
-    shown = app._tree
+    tree = app._tree
     for _ in range(2):
-        app._tree = shown
+        app._tree = tree
         app.button(key=f"{name}_0").click().run()
         assert len(live.requests) == 1
     if name != "profile_now":  # One at a time: its button is disabled.

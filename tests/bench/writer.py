@@ -59,11 +59,11 @@ def _write(path: Path, make: Callable[[random.Random, int], StepRow], seconds: f
         (thread,) = (t for t in threading.enumerate() if t.name == "stepscope-log")
         assert thread.ident is not None
         clock = time.pthread_getcpuclockid(thread.ident)
-        taken = 0
-        while taken < total:
+        count = 0
+        while count < total:
             due = min(total, int((time.perf_counter() - began) * _STEPS_A_SECOND))
-            waiting.extend(rows[taken:due])
-            taken = due
+            waiting.extend(rows[count:due])
+            count = due
             time.sleep(_BURST_S)
         assert writer.flush(10.0)
         cpu_s, wall_s = time.clock_gettime(clock), time.perf_counter() - began
@@ -77,7 +77,7 @@ def _write(path: Path, make: Callable[[random.Random, int], StepRow], seconds: f
 def cpu_row(rng: random.Random, step: int) -> StepRow:
     """A step of two milliseconds on the CPU."""
     step_ns = int(2e6 * rng.uniform(1, 1.1))
-    held = 18 * _MIB + rng.randrange(_MIB) // 512 * 512
+    live_bytes = 18 * _MIB + rng.randrange(_MIB) // 512 * 512
     rss = 400 * _MIB + rng.randrange(_MIB) // 4096 * 4096
     return StepRow(
         step=step,
@@ -98,10 +98,10 @@ def cpu_row(rng: random.Random, step: int) -> StepRow:
         loss_state=0,
         samples=32,
         tokens=None,
-        allocated_bytes=held,
+        allocated_bytes=live_bytes,
         reserved_bytes=rss,
         active_bytes=None,
-        peak_allocated_bytes=held + 8 * _MIB,
+        peak_allocated_bytes=live_bytes + 8 * _MIB,
         peak_reserved_bytes=None,
         inactive_split_bytes=None,
         alloc_retries=None,
@@ -117,7 +117,7 @@ def cpu_row(rng: random.Random, step: int) -> StepRow:
 def cuda_row(rng: random.Random, step: int) -> StepRow:
     """A step of 44 ms on a large GPU."""
     step_ns = int(44e6 * rng.uniform(1, 1.1))
-    held = 18 * _GIB + rng.randrange(_GIB) // 512 * 512
+    live_bytes = 18 * _GIB + rng.randrange(_GIB) // 512 * 512
     return cpu_row(rng, step)._replace(
         t_ns=step * 44_000_000 + rng.randrange(10**6),
         step_ns=step_ns,
@@ -128,11 +128,11 @@ def cuda_row(rng: random.Random, step: int) -> StepRow:
         device_optimizer_ns=3_000_000 + rng.randrange(10**5),
         device_gap_ns=100_000 + rng.randrange(10**6),
         tokens=49_152,
-        allocated_bytes=held,
-        reserved_bytes=held + 14 * _GIB,
-        active_bytes=held + 32 * _MIB,
-        peak_allocated_bytes=held + 8 * _GIB,
-        peak_reserved_bytes=held + 14 * _GIB,
+        allocated_bytes=live_bytes,
+        reserved_bytes=live_bytes + 14 * _GIB,
+        active_bytes=live_bytes + 32 * _MIB,
+        peak_allocated_bytes=live_bytes + 8 * _GIB,
+        peak_reserved_bytes=live_bytes + 14 * _GIB,
         inactive_split_bytes=rng.randrange(_GIB),
         alloc_retries=3,
         ooms=0,

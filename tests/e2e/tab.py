@@ -288,12 +288,12 @@ class Tab:
         """Wait until a marker of this label is on the chart."""
         self.until(lambda: self.markers, lambda markers: label in markers, limit_s)
 
-    def until(self, look: Callable[[], T], good: Callable[[T], bool], limit_s: float = PATIENCE_S) -> T:
+    def until(self, query: Callable[[], T], good: Callable[[T], bool], limit_s: float = PATIENCE_S) -> T:
         """As `tests.supervision.until`, while the browser's events go on being heard."""
 
         def listening() -> T:
             self.page.wait_for_timeout(_LOOK_MS)
-            return look()
+            return query()
 
         return until(listening, good, limit_s)
 

@@ -39,8 +39,8 @@ Storage.prototype.setItem = function (key, value) {
 
 
 def _shown(page: Page) -> list[Any]:
-    shown: list[Any] = page.evaluate("window.shown")
-    return shown
+    notifications: list[Any] = page.evaluate("window.shown")
+    return notifications
 
 
 @pytest.fixture

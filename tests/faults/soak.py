@@ -51,8 +51,8 @@ def record(steps: int, folder: Path) -> None:
         while not over.wait(_PERIOD_S):
             wal = recording.log.with_name(recording.log.name + "-wal")
             wal_bytes = wal.stat().st_size if wal.exists() else 0
-            held = Sample(recording.last_step, process.memory_info().rss, process.num_fds(), wal_bytes)
-            os.write(1, (" ".join(map(str, held)) + "\n").encode())
+            sample = Sample(recording.last_step, process.memory_info().rss, process.num_fds(), wal_bytes)
+            os.write(1, (" ".join(map(str, sample)) + "\n").encode())
 
     with Recording(workload, CpuDevice.open(), folder) as recording:
         sampler = threading.Thread(target=sample)
@@ -80,15 +80,15 @@ def _soak(bench: Bench) -> Measurement:
         timeout=900,
     )
     samples = [Sample(*map(int, line.split())) for line in done.stdout.splitlines()]
-    late = [held for held in samples if held.step > steps / 10]
+    late = [sample for sample in samples if sample.step > steps / 10]
     with LogReader(folder / "log.sqlite3") as log:
         gaps = [event for _, event in log.events() if event.kind == EventKind.GAP]
         logged = log.extent().steps
-    growth_mib = (max(held.rss_bytes for held in late) - late[0].rss_bytes) / _MIB
+    growth_mib = (max(sample.rss_bytes for sample in late) - late[0].rss_bytes) / _MIB
     # Files that are read and closed within a moment are open in some samples: the fewest tell what stays.
-    early = [held.descriptors for held in late if held.step <= steps / 5] or [late[0].descriptors]
-    descriptors = min(held.descriptors for held in late if held.step > steps * 0.9) - min(early)
-    wal_mib = max(held.wal_bytes for held in late) / _MIB
+    early = [sample.descriptors for sample in late if sample.step <= steps / 5] or [late[0].descriptors]
+    descriptors = min(sample.descriptors for sample in late if sample.step > steps * 0.9) - min(early)
+    wal_mib = max(sample.wal_bytes for sample in late) / _MIB
     broken = [f"{len(gaps)} gaps"] if gaps else []
     if logged != steps:
         broken.append(f"{logged:,} of {steps:,} steps are in the log")

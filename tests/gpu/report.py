@@ -30,27 +30,27 @@ _FACTS_S = 120.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the stages and write the page. 0: no stage died and none is left; 1 otherwise, or without a GPU."""
-    given = _parser().parse_args(arguments)
-    if given.needs:
+    options = _parser().parse_args(arguments)
+    if options.needs:
         print("\n".join(needs()))
         return 0
     folder = Path(os.environ.get("GPU_OUT") or FOLDER).absolute()
-    if given.page:
+    if options.page:
         for path in sorted(folder.glob("*.jsonl")):
             write_page(ResultsFile(path))
         return 0
-    facts = _session_facts(given.device)
+    facts = _session_facts(options.device)
     if isinstance(facts, str):
         print(f"{facts}\nNothing was checked, no report written.", file=sys.stderr)
         return 1
-    results = ResultsFile(choose_file(folder, facts, given.fresh))
-    if given.failed:
+    results = ResultsFile(choose_file(folder, facts, options.fresh))
+    if options.failed:
         results.forget(KEY, failed_tests(results.read()))
-    stages = chosen_stages(given.stage, results)
-    seed = given.seed if given.seed is not None else _seed(results.read())
+    stages = chosen_stages(options.stage, results)
+    seed = options.seed if options.seed is not None else _seed(results.read())
     results.session(facts | {"seed": seed, "stages": [stage.key for stage in stages]})
     adopt_orphans()
-    order = Order(given.device, seed, given.within, given.quick)
+    order = Order(options.device, seed, options.within, options.quick)
     Runner(results, order).run(stages, lambda _: write_page(results))
     target = write_page(results)
     print(f"Wrote {target}.")

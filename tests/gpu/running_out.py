@@ -52,9 +52,9 @@ def _too_large(device: Device) -> None:
 
 
 def _full_card(device: Device) -> None:
-    taken = _fill(device, 64 * MIB)
+    blocks = _fill(device, 64 * MIB)
     _allocate(device, 512 * MIB)
-    del taken
+    del blocks
 
 
 def _other_process(device: Device) -> None:
@@ -65,10 +65,10 @@ def _other_process(device: Device) -> None:
 def _cublas(device: Device) -> None:
     """The handle and the workspace of cuBLAS on a full card."""
     matrix = torch.ones(512, 512, device=device.torch_device)
-    taken = _fill(device, _LEFT)
+    blocks = _fill(device, _LEFT)
     torch.mm(matrix, matrix)
     torch.cuda.synchronize()
-    del taken
+    del blocks
 
 
 def _cudnn(device: Device) -> None:
@@ -77,10 +77,10 @@ def _cudnn(device: Device) -> None:
     weights = torch.ones(64, 64, 3, 3, device=device.torch_device)
     output = torch.empty(32, 64, 128, 128, device=device.torch_device)
     del output
-    taken = _fill(device, _LEFT)
+    blocks = _fill(device, _LEFT)
     functional.conv2d(images, weights, padding=1)
     torch.cuda.synchronize()
-    del taken
+    del blocks
 
 
 def _pinned(device: Device) -> None:
@@ -90,7 +90,7 @@ def _pinned(device: Device) -> None:
 
 def _context_on_full_card(device: Device) -> None:
     """A second process whose context finds no memory; its error is passed on."""
-    taken = _fill(device, 4 * MIB)
+    blocks = _fill(device, 4 * MIB)
     done = subprocess.run(
         [sys.executable, "-c", "import torch; torch.ones(1, device='cuda')"],
         capture_output=True,
@@ -98,7 +98,7 @@ def _context_on_full_card(device: Device) -> None:
         check=False,
         timeout=60,
     )
-    del taken
+    del blocks
     if done.returncode:
         raise RuntimeError(last_error(done.stderr))
 

@@ -26,11 +26,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--quick", action="store_true")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     context = Context(
-        given.key, ResultsFile(given.results), given.device, given.seed, given.seconds, given.quick
+        options.key,
+        ResultsFile(options.results),
+        options.device,
+        options.seed,
+        options.seconds,
+        options.quick,
     )
-    (stage,) = (stage for stage in STAGES if stage.key == given.key)
+    (stage,) = (stage for stage in STAGES if stage.key == options.key)
     measure: Callable[[Context], None] = import_module(f"tests.gpu.measures.{stage.module}").measure
     measure(context)
     return 0 if context.has_time else TIME_IS_OVER

@@ -197,11 +197,11 @@ def test_memory_that_runs_out_is_explained_with_the_scripts_line(
     report = report_from_json(row.report)
     record_property("the report's sentence", report.sentence)
     record_property("its counterfactuals", "; ".join(one.text for one in report.counterfactuals))
-    asked = report.facts.asked
-    assert (report.verdict, asked.phase) == (OomVerdict.CAP, OomPhase.FORWARD)
-    assert asked.site is not None
-    assert f"{Path(__file__).name}:{line_of('TOO MUCH')}" in asked.site
-    assert asked.error_bytes == 2 << 30
+    request = report.facts.asked
+    assert (report.verdict, request.phase) == (OomVerdict.CAP, OomPhase.FORWARD)
+    assert request.site is not None
+    assert f"{Path(__file__).name}:{line_of('TOO MUCH')}" in request.site
+    assert request.error_bytes == 2 << 30
 
 
 def test_a_snapshot_names_the_line_that_keeps_tensors(tmp_path: Path) -> None:

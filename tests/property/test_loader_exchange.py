@@ -45,15 +45,15 @@ def test_every_sample_comes_once_and_in_the_samplers_order_whatever_is_exchanged
     order = order_of(sampler, count)
     torch.manual_seed(11)
     batches = a_pass(a_loader(sampler, count, batch_size=size, drop_last=drop_last))
-    seen: list[list[int]] = []
+    samples: list[list[int]] = []
     for wait, new_size in exchanges:
-        seen += [numbers(batch) for batch in islice(batches, wait)]
+        samples += [numbers(batch) for batch in islice(batches, wait)]
         if batches.is_over:
             break
         batches.exchange(batches.values._replace(batch_size=new_size))
         size = new_size
-    seen += [numbers(batch) for batch in batches]
-    flat = [number for batch in seen for number in batch]
+    samples += [numbers(batch) for batch in batches]
+    flat = [number for batch in samples for number in batch]
     assert flat == order[: len(flat)]
     assert len(order) - len(flat) < (size if drop_last else 1)
 
@@ -66,8 +66,8 @@ def test_without_an_exchange_batches_and_random_state_are_those_of_the_bare_load
     def two_epochs(open_pass: Any) -> tuple[list[list[int]], list[int]]:
         torch.manual_seed(7)
         loader = a_loader(sampler, count, batch_size=size, drop_last=drop_last)
-        seen = [numbers(batch) for _ in range(2) for batch in open_pass(loader)]
-        return seen, torch.get_rng_state().tolist()
+        samples = [numbers(batch) for _ in range(2) for batch in open_pass(loader)]
+        return samples, torch.get_rng_state().tolist()
 
     assert two_epochs(a_pass) == two_epochs(iter)
 
@@ -97,11 +97,11 @@ def test_a_batch_sampler_of_the_scripts_own_keeps_its_batches(count: int, wait: 
 
     bare = [numbers(batch) for batch in opened()], torch.get_rng_state().tolist()
     batches = a_pass(opened())
-    seen = [numbers(batch) for batch in islice(batches, wait)]
+    samples = [numbers(batch) for batch in islice(batches, wait)]
     if not batches.is_over:
         batches.exchange(batches.values._replace(pin_memory=False))
-    seen += [numbers(batch) for batch in batches]
-    assert (seen, torch.get_rng_state().tolist()) == bare
+    samples += [numbers(batch) for batch in batches]
+    assert (samples, torch.get_rng_state().tolist()) == bare
 
 
 @examples(1.5)
@@ -123,14 +123,14 @@ def test_changes_at_any_step_of_several_epochs_lose_no_sample_and_stay(
     guard, step = ScriptGuard(), 0
     switch = LoaderSwitch(guard)
     for order in orders:
-        seen: list[int] = []
+        samples: list[int] = []
         batches = switch.open(loader, DataLoader.__iter__)
         number = length = 0
         for batch in batches:
             step, number = step + 1, number + 1
             switch.feeding.delivered(batches)
-            seen += numbers(batch)
-            is_tail = len(seen) == len(order)
+            samples += numbers(batch)
+            is_tail = len(samples) == len(order)
             assert len(batch) == size or (is_tail and not drop_last)
             switch.step_ended(step)
             if step in sizes:
@@ -139,8 +139,8 @@ def test_changes_at_any_step_of_several_epochs_lose_no_sample_and_stay(
             length = switch.length(loader) or len(loader)
         assert number == length
         switch.ended(batches)
-        assert seen == order[: len(seen)]
-        assert len(order) - len(seen) < (size if drop_last else 1)
+        assert samples == order[: len(samples)]
+        assert len(order) - len(samples) < (size if drop_last else 1)
     assert guard.is_on
 
 
@@ -156,12 +156,12 @@ def test_a_sampler_of_whole_batches_keeps_its_own_whatever_is_exchanged(
     sampler = BatchSampler(SequentialSampler(range(count)), size, drop_last=False)
     loader = DataLoader(Rows(count), batch_size=None, sampler=sampler)
     expected = [numbers(batch) for batch in loader]
-    batches, seen = a_pass(loader), []
+    batches, samples = a_pass(loader), []
     for wait, prefetch in exchanges:
-        seen += [numbers(batch) for batch in islice(batches, wait)]
+        samples += [numbers(batch) for batch in islice(batches, wait)]
         if batches.is_over:
             break
         batches.exchange(batches.values._replace(prefetch_factor=prefetch))
         assert not batches.has_other_batches(loader)
-    seen += [numbers(batch) for batch in batches]
-    assert seen == expected
+    samples += [numbers(batch) for batch in batches]
+    assert samples == expected

@@ -39,19 +39,19 @@ def test_what_was_drawn_and_not_delivered_comes_again_in_its_order(
     count: int, size: int, ahead: int, drop_last: bool, rounds: list[tuple[int, int, int, bool]]
 ) -> None:
     epoch = Epoch(iter(range(count)), size, drop_last=drop_last, most_sent=ahead + 1)
-    loading, seen = DrawingAhead(epoch, ahead), []
+    loading, samples = DrawingAhead(epoch, ahead), []
     for deliveries, new_size, new_ahead, fails in rounds:
         for _ in range(deliveries):
-            seen += loading.deliver()
+            samples += loading.deliver()
         undelivered = len(loading.drawn)
-        assert loading.epoch.delivered(undelivered) == len(seen)
+        assert loading.epoch.delivered(undelivered) == len(samples)
         following = DrawingAhead(loading.epoch.go_on(new_size, undelivered, new_ahead + 1), new_ahead)
         if fails:
             loading.epoch.take_back(following.epoch, undelivered)
         else:
             loading, size = following, new_size
     while batch := loading.deliver():
-        assert len(batch) == size or (not drop_last and len(seen) + len(batch) == count)
-        seen += batch
-    assert seen == list(range(len(seen)))
-    assert count - len(seen) < (size if drop_last else 1)
+        assert len(batch) == size or (not drop_last and len(samples) + len(batch) == count)
+        samples += batch
+    assert samples == list(range(len(samples)))
+    assert count - len(samples) < (size if drop_last else 1)

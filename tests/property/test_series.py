@@ -75,22 +75,22 @@ def _check(series: StepSeries, expected: list[dict[str, Any]]) -> None:
 def _brute_steps(rows: list[StepRow], parts: list[Span]) -> list[dict[str, Any]]:
     result = []
     for start, size in _buckets(parts):
-        held = [row for row in rows if start <= row.step < start + size]
-        if not held:
+        members = [row for row in rows if start <= row.step < start + size]
+        if not members:
             continue
-        tokens = [row.tokens for row in held if row.tokens is not None]
+        tokens = [row.tokens for row in members if row.tokens is not None]
         bucket: dict[str, Any] = {
             "bucket": start,
             "size": size,
-            "rows": len(held),
-            "t_ns_first": held[0].t_ns,
-            "t_ns_last": held[-1].t_ns,
-            "samples_sum": sum(row.samples for row in held),
+            "rows": len(members),
+            "t_ns_first": members[0].t_ns,
+            "t_ns_last": members[-1].t_ns,
+            "samples_sum": sum(row.samples for row in members),
             "tokens_sum": sum(tokens) if tokens else None,
-            "non_finite_sum": sum(bool(row.loss_state) for row in held),
+            "non_finite_sum": sum(bool(row.loss_state) for row in members),
         }
         for name in STEP_ROLLUPS.spread:
-            bucket |= _fields((name,), [getattr(row, name) for row in held])
+            bucket |= _fields((name,), [getattr(row, name) for row in members])
         result.append(bucket)
     return result
 
@@ -186,18 +186,18 @@ def test_a_device_series_is_exact_for_any_range_and_size(
     within = [s for s in samples if first <= s.step <= last]
     expected = []
     for start, size in _buckets(spans(within[0].seq, within[-1].seq, max_points)) if within else []:
-        held = [s for s in samples if start <= s.seq < start + size]
+        members = [s for s in samples if start <= s.seq < start + size]
         bucket: dict[str, Any] = {
             "bucket": start,
             "size": size,
-            "rows": len(held),
-            "t_ns_first": held[0].t_ns,
-            "t_ns_last": held[-1].t_ns,
-            "step_first": held[0].step,
-            "step_last": held[-1].step,
+            "rows": len(members),
+            "t_ns_first": members[0].t_ns,
+            "t_ns_last": members[-1].t_ns,
+            "step_first": members[0].step,
+            "step_last": members[-1].step,
         }
         for name in DEVICE_ROLLUPS.spread:
-            bucket |= _fields((name,), [getattr(s, name) for s in held])
+            bucket |= _fields((name,), [getattr(s, name) for s in members])
         expected.append(bucket)
     assert len(series.rows) <= max_points
     _check(series, expected)

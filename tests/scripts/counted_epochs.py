@@ -22,16 +22,16 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
     began_s, epochs_left = time.monotonic(), 2
     while epochs_left and time.monotonic() - began_s < DEADLINE_S:
-        seen: list[int] = []
+        samples: list[int] = []
         sizes: list[int] = []
         for (batch,) in loader:
             optimizer.zero_grad()
             model(batch).square().mean().backward()
             optimizer.step()
-            seen += batch.flatten().long().tolist()
+            samples += batch.flatten().long().tolist()
             sizes.append(len(batch))
             time.sleep(0.01)
-        print(sorted(seen) == list(range(COUNT)), sizes, flush=True)
+        print(sorted(samples) == list(range(COUNT)), sizes, flush=True)
         if sizes[-2] != BATCH:
             epochs_left -= 1
 

@@ -49,17 +49,17 @@ def train_whole(loader: "DataLoader[tuple[Tensor, ...]]", steps: int) -> None:
         loss = compute(model, inputs, targets)
         time.sleep(CAPTURE_S)
         optimizer.step()
-    taken = 0
-    while taken < steps:
+    count = 0
+    while count < steps:
         for batch, labels in loader:
             inputs.copy_(batch)
             targets.copy_(labels)
             graph.replay()
             print(f"loss {loss.item().hex()}")
-            taken += 1
-            if taken == steps:
+            count += 1
+            if count == steps:
                 break
-    print(f"steps {taken + 3}")
+    print(f"steps {count + 3}")
 
 
 def train(loader: "DataLoader[tuple[Tensor, ...]]", steps: int, how: str) -> None:
@@ -68,15 +68,15 @@ def train(loader: "DataLoader[tuple[Tensor, ...]]", steps: int, how: str) -> Non
         call = torch.cuda.make_graphed_callables(model, (torch.randn(BATCH, 32).cuda(),))
     else:
         call = torch.compile(model, mode="reduce-overhead")
-    taken = 0
-    while taken < steps:
+    count = 0
+    while count < steps:
         for batch, labels in loader:
             loss = step(call, optimizer, batch.cuda(), labels.cuda())
             print(f"loss {loss.item().hex()}")
-            taken += 1
-            if taken == steps:
+            count += 1
+            if count == steps:
                 break
-    print(f"steps {taken}")
+    print(f"steps {count}")
 
 
 def main() -> None:

@@ -235,9 +235,9 @@ def test_models_are_the_outermost_modules_with_parameters_of_the_optimizers() ->
     inner = nn.Linear(3, 2)
     outer, other, head = nn.Sequential(inner, nn.ReLU()), nn.Linear(3, 2), nn.Linear(2, 1)
     optimizers = [torch.optim.SGD(inner.parameters(), lr=0.1), torch.optim.SGD(head.parameters(), lr=0.1)]
-    found = find_models(owned_parameters(optimizers))
-    assert {id(model) for model in found} == {id(outer), id(head)}
-    assert id(other) not in {id(model) for model in found}
+    models = find_models(owned_parameters(optimizers))
+    assert {id(model) for model in models} == {id(outer), id(head)}
+    assert id(other) not in {id(model) for model in models}
 
 
 class Passing(torch.optim.Optimizer):
@@ -255,9 +255,9 @@ def test_optimizers_are_those_that_torch_reports_the_steps_of() -> None:
     gc.collect()
     optimizer = torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1)
     passing = Passing(optimizer)
-    found = live_optimizers()
-    assert any(one is optimizer for one in found)
-    assert not any(one is passing for one in found)
+    optimizers = live_optimizers()
+    assert any(one is optimizer for one in optimizers)
+    assert not any(one is passing for one in optimizers)
 
 
 def test_several_models_are_one_under_the_names_of_the_scripts_variables(

@@ -148,11 +148,11 @@ def test_samples_in_a_list_are_its_tensors_where_they_are_as_many_as_the_batch_s
 
 
 def test_lengths_within_vmap_are_not_read() -> None:
-    found: list[tuple[int | None, int | None]] = []
+    sizes: list[tuple[int | None, int | None]] = []
 
     def call(tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        found.append(sizes_of((tokens, lengths)))
+        sizes.append(sizes_of((tokens, lengths)))
         return tokens.sum()
 
     torch.vmap(call)(torch.zeros(2, 7, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.long))
-    assert found == [(7, 21)]
+    assert sizes == [(7, 21)]

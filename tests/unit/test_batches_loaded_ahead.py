@@ -45,8 +45,8 @@ def test_batches_that_are_loaded_ahead_are_of_the_step_that_uses_them(
             optimizer.zero_grad()
 
     samples = [row.samples for row in steps_of(tmp_path, script).steps]
-    known = 4 if micro_batches == 1 else 2  # At the end of the first pass.
-    assert samples[known:] == expected[known:]
+    first_exact = 4 if micro_batches == 1 else 2  # At the end of the first pass.
+    assert samples[first_exact:] == expected[first_exact:]
 
 
 def test_a_batch_that_is_loaded_between_a_call_and_its_backward_pass_skips_none(tmp_path: Path) -> None:

@@ -27,10 +27,10 @@ def a_loader(batches: int) -> DataLoader[tuple[Tensor, ...]]:
 def features_cached(net: nn.Module, loader: DataLoader[tuple[Tensor, ...]], count: int) -> Iterator[Tensor]:
     """Yield the loss of every `count` batches."""
     batches, features = [], []
-    for (seen,) in loader:
+    for (inputs,) in loader:
         with torch.no_grad():
-            features.append(net(seen))
-        batches.append(seen)
+            features.append(net(inputs))
+        batches.append(inputs)
         if len(batches) < count:
             continue
         losses = []
@@ -57,8 +57,8 @@ def trained(home: Path, count: int, *, epochs: int = 1, rest: int = 0, validates
             if validates:
                 net.eval()
                 with torch.no_grad():
-                    for (seen,) in a_loader(3):
-                        net(seen)
+                    for (inputs,) in a_loader(3):
+                        net(inputs)
                 net.train()
 
     return steps_of(home, train)
@@ -91,12 +91,12 @@ def test_batches_that_are_not_trained_do_not_count(tmp_path: Path) -> None:
     def train() -> None:
         net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-        for number, (seen,) in enumerate(a_loader(40), start=1):
+        for number, (inputs,) in enumerate(a_loader(40), start=1):
             with torch.no_grad():
-                net(seen)
+                net(inputs)
             if number % 2:
                 continue
-            net(seen).square().mean().backward()
+            net(inputs).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
 
@@ -110,12 +110,12 @@ def test_batches_that_are_looked_at_now_and_then_belong_to_no_step(tmp_path: Pat
     def train() -> None:
         net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-        for number, (seen,) in enumerate(a_loader(40), start=1):
+        for number, (inputs,) in enumerate(a_loader(40), start=1):
             if number % 5 == 0:
                 with torch.no_grad():
-                    net(seen)
+                    net(inputs)
                 continue
-            net(seen).square().mean().backward()
+            net(inputs).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
 

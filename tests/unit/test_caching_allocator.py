@@ -127,8 +127,8 @@ def some_events(seed: int) -> tuple[list[int], list[int]]:
 def test_reserved_never_falls_short_of_allocated(seed: int) -> None:
     sizes, events = some_events(seed)
     allocator = replay(sizes, events)
-    held = sum(sizes[e] if e >= 0 else -sizes[~e] for e in events)
-    assert held <= allocator.allocated_bytes <= allocator.reserved_bytes
+    live_bytes = sum(sizes[e] if e >= 0 else -sizes[~e] for e in events)
+    assert live_bytes <= allocator.allocated_bytes <= allocator.reserved_bytes
     assert allocator.peak_allocated_bytes <= allocator.peak_reserved_bytes
 
 

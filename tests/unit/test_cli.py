@@ -52,11 +52,11 @@ def test_show_prints_the_newest_report_on_memory_and_json_carries_all(
     with LogAppender(folder.log, a_run(folder.run_id, "ran-out")) as appender:
         appender.append(steps(1, 20), [a_report(20), a_report(21)])
     assert main(["show", "ran-out"]) == 0
-    shown = capsys.readouterr().out
-    assert "Out of memory in step 21 on Test device: simply too big" in shown
-    assert "Out of memory in step 20" not in shown
-    assert "Line        harness/models/transformer.py:31 forward" in shown
-    assert f"This is the last of 2 reports; all are in {folder.captures}." in shown
+    text = capsys.readouterr().out
+    assert "Out of memory in step 21 on Test device: simply too big" in text
+    assert "Out of memory in step 20" not in text
+    assert "Line        harness/models/transformer.py:31 forward" in text
+    assert f"This is the last of 2 reports; all are in {folder.captures}." in text
     assert main(["show", "ran-out", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)["oom_reports"]
     assert [report["step"] for report in printed] == [20, 21]
@@ -69,9 +69,9 @@ def test_many_evaluations_hide_no_other_event(capsys: pytest.CaptureFixture[str]
     with LogAppender(folder.log, a_run(folder.run_id, "evaluates")) as appender:
         appender.append(steps(1, 20), [an_event("AMP is bf16 now.", 3), *[evaluation] * 30])
     assert main(["show", "evaluates"]) == 0
-    shown = capsys.readouterr().out
-    assert "AMP is bf16 now." in shown
-    assert shown.count("Evaluation took") == 1
+    text = capsys.readouterr().out
+    assert "AMP is bf16 now." in text
+    assert text.count("Evaluation took") == 1
 
 
 def test_an_incompatible_report_is_shown_by_its_outcome(capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,11 +209,11 @@ def test_json_is_json_with_base_units(capsys: pytest.CaptureFixture[str]) -> Non
     assert run["settings"]["model"] == "mlp"
     assert run["step_ns"] == pytest.approx(2_000_003, abs=3)
     assert main(["show", "mine", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["events"][0]["label"] == "something"
-    assert shown["timing"]["cpu"]["step_ns"]["p50"] == pytest.approx(2_000_003, abs=3)
-    assert shown["timing"]["cpu"]["parts"]["data_wait"]["share"] == pytest.approx(0.05, abs=1e-4)
-    assert (shown["timing"]["device"], shown["timing"]["mfu"]) == (None, None)
+    document = json.loads(capsys.readouterr().out)
+    assert document["events"][0]["label"] == "something"
+    assert document["timing"]["cpu"]["step_ns"]["p50"] == pytest.approx(2_000_003, abs=3)
+    assert document["timing"]["cpu"]["parts"]["data_wait"]["share"] == pytest.approx(0.05, abs=1e-4)
+    assert (document["timing"]["device"], document["timing"]["mfu"]) == (None, None)
     assert main(["models", "--json"]) == 0
     assert {"mlp", "cnn"} <= {model["key"] for model in json.loads(capsys.readouterr().out)}
     assert main(["settings", "--json"]) == 0

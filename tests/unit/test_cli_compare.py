@@ -12,9 +12,9 @@ def test_two_runs_are_compared_by_figures_and_settings(capsys: pytest.CaptureFix
     a_logged_run("before")
     a_logged_run("after", 1.2 * STEP_NS, batch_size=64)
     assert main(["compare", "before", "after"]) == 0
-    shown = capsys.readouterr().out
-    assert "'after' was slower than 'before'" in shown
-    row = next(line for line in shown.splitlines() if line.startswith("batch_size"))
+    text = capsys.readouterr().out
+    assert "'after' was slower than 'before'" in text
+    row = next(line for line in text.splitlines() if line.startswith("batch_size"))
     assert row.split()[2] == "64"
     assert main(["compare", "before", "after", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
@@ -50,8 +50,8 @@ def test_a_phase_that_one_run_did_not_measure_is_n_a(capsys: pytest.CaptureFixtu
     a_logged_run("before")
     a_logged_run("without", change=lambda row: row._replace(data_wait_ns=0))
     assert main(["compare", "before", "without"]) == 0
-    shown = capsys.readouterr().out.splitlines()
-    (row,) = (line.split() for line in shown if line.startswith("data wait"))
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = (line.split() for line in lines if line.startswith("data wait"))
     assert row[2] != "n/a"
     assert row[-1] == "n/a"
 

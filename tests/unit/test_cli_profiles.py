@@ -85,8 +85,8 @@ def test_json_has_the_rows_as_they_are(simulated: Path, capsys: pytest.CaptureFi
 
 def test_show_names_the_profiles(simulated: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "profile 2 " in said(capsys, simulated, "show", "latest")
-    shown = json.loads(said(capsys, simulated, "show", "latest", "--json"))
-    assert [row["profile_id"] for row in shown["profiles"]] == [1, 2]
+    document = json.loads(said(capsys, simulated, "show", "latest", "--json"))
+    assert [row["profile_id"] for row in document["profiles"]] == [1, 2]
 
 
 def test_a_run_without_profiles_says_how_to_take_one(

@@ -30,11 +30,11 @@ def test_a_late_refusal_is_stated_with_its_reason(capsys: pytest.CaptureFixture[
     with LogAppender(folder.log, a_run(folder.run_id, "requests")._replace(state="finished")) as appender:
         appender.append(steps(1, 20), list(ACKS))
     assert main(["show", "requests"]) == 0
-    shown = capsys.readouterr().out
-    assert "rejected" in shown
-    assert "memory_cap_gib=0.2 GiB, amp=bf16: A memory cap can be set after step 2." in shown
-    assert "batch_size=64" not in shown
-    assert "empty cache" in shown
+    text = capsys.readouterr().out
+    assert "rejected" in text
+    assert "memory_cap_gib=0.2 GiB, amp=bf16: A memory cap can be set after step 2." in text
+    assert "batch_size=64" not in text
+    assert "empty cache" in text
     assert main(["show", "requests", "--json"]) == 0
     requests = json.loads(capsys.readouterr().out)["requests"]
     assert [(one["kind"], one["state"], one["step"]) for one in requests] == [

@@ -243,10 +243,10 @@ def test_a_script_runs_in_its_folder_with_its_arguments_and_its_exit_code(
     assert last_step(folder) == 5
     # Its interpreter writes what it printed when it ends, after the log has the run's end.
     until(folder.output_tail, lambda lines: any(str([word, "--on"]) in line for line in lines))
-    shown = folder.request().script
-    assert shown is not None
-    assert (shown.command, shown.arguments[1]) == ("train.py", "--on")
-    assert remote.supervisor.summary(folder).script == shown
+    origin = folder.request().script
+    assert origin is not None
+    assert (origin.command, origin.arguments[1]) == ("train.py", "--on")
+    assert remote.supervisor.summary(folder).script == origin
 
 
 @pytest.mark.long

@@ -348,10 +348,10 @@ def test_a_cap_is_changed_and_lifted_while_the_run_goes_on(bench: Bench) -> None
 )
 def test_a_new_cap_is_compared_with_the_highest_peak(bench: Bench, cap_gib: float, sentence: str) -> None:
     bench.controller.proceed(CAP_AFTER_STEPS + 1)
-    held = bench.device.allocator.allocated_bytes
+    live_bytes = bench.device.allocator.allocated_bytes
     bench.memory.restart(0)
-    bench.device.allocator.allocate((3 << 29) - held)
-    bench.device.allocator.free((3 << 29) - held)
+    bench.device.allocator.allocate((3 << 29) - live_bytes)
+    bench.device.allocator.free((3 << 29) - live_bytes)
     bench.memory.step_ended(10**9, 10**8)
     bench.set(memory_cap_gib=cap_gib)
     assert bench.answer[0] == CommandState.APPLIED

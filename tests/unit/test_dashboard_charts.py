@@ -31,16 +31,16 @@ MIB = 2**20
 def a_frame(count: int = 100, **values: float | list[float]) -> BucketTable:
     """Buckets of one step with the given means, which are their extremes too."""
     step = np.arange(count, dtype=np.float64)
-    given = {"step_ns": 10e6, "data_wait_ns": 1e6, "loss": 1.0} | values
+    fields = {"step_ns": 10e6, "data_wait_ns": 1e6, "loss": 1.0} | values
     bands = {}
-    for name, value in given.items():
+    for name, value in fields.items():
         array = np.full(count, 0.0) + np.array(value, dtype=np.float64)
         bands[name] = buckets.Band(array, array, array)
     return BucketTable(step, 1, bands, count)
 
 
 def a_live(steps: BucketTable, **more: Any) -> live.Live:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "steps": steps,
         "device": buckets.EMPTY,
         "events": [],
@@ -56,7 +56,7 @@ def a_live(steps: BucketTable, **more: Any) -> live.Live:
         "footer": "f",
         "last_step": 99,
     }
-    return live.Live(**given | more)
+    return live.Live(**fields | more)
 
 
 def an_event(step: int, kind: EventKind, label: str) -> EventRow:

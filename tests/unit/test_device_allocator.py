@@ -9,11 +9,11 @@ MIB = 1 << 20
 
 
 def a_segment(*blocks: tuple[int, str], **values: Any) -> dict[str, Any]:
-    held = sum(size for size, state in blocks if state.startswith("active"))
+    live_bytes = sum(size for size, state in blocks if state.startswith("active"))
     return {
         "device": 0,
         "total_size": sum(size for size, _ in blocks) * MIB,
-        "active_size": held * MIB,
+        "active_size": live_bytes * MIB,
         "blocks": [{"size": size * MIB, "state": state} for size, state in blocks],
         **values,
     }

@@ -278,11 +278,11 @@ def test_what_trimming_gave_back_shows_in_the_very_next_reading() -> None:
         pytest.skip("this malloc cannot be trimmed")
     pieces = [bytearray(64 * 1024) for _ in range(2_000)]
     anchor = bytearray(64 * 1024)
-    held = device.read_memory().reserved_bytes
+    live_bytes = device.read_memory().reserved_bytes
     del pieces
     device.empty_cache()
     left = device.read_memory().reserved_bytes
-    assert held is not None
+    assert live_bytes is not None
     assert left is not None
-    assert held - left > 50 * 2**20
+    assert live_bytes - left > 50 * 2**20
     assert len(anchor) == 64 * 1024

@@ -51,16 +51,16 @@ def test_a_change_that_did_nothing_is_called_no_change_in_a_run_with_a_history()
 
 @pytest.mark.slow
 def test_a_change_that_did_nothing_beside_another_process_is_called_no_change() -> None:
-    called, held = 0, 0
+    called, count = 0, 0
     for seed in range(60):
         rng = random.Random(seed)
         durations = with_other_process(rng, noise(rng, 2 * TEN_S, memory=0.5))
         change = observe(some_times(durations[:TEN_S], durations[TEN_S:]), 2)
         assert change.step_ns is not None
         called += change.verdict.startswith("Observed")
-        held += change.step_ns.low <= 1 <= change.step_ns.high
+        count += change.step_ns.low <= 1 <= change.step_ns.high
     assert called <= 3
-    assert held >= 57
+    assert count >= 57
 
 
 @pytest.mark.slow
@@ -363,7 +363,7 @@ def test_a_machine_that_gets_slower_for_a_while_is_told_from_a_slower_step(facto
 @pytest.mark.slow
 def test_the_figure_with_the_narrower_interval_is_compared() -> None:
     """On a steady machine the undisturbed step is precise, and reference work of a few us is not."""
-    found = 0
+    count = 0
     for seed in range(20):
         rng = random.Random(seed)
         steps = some_times(noise(rng, 520, 20 * MS), noise(rng, 520, 21 * MS))
@@ -371,8 +371,8 @@ def test_the_figure_with_the_narrower_interval_is_compared() -> None:
         change = observe(steps, 2, True, at_equal_speed(list(zip(steps, work, strict=True))))
         assert change.step_ns is not None
         assert change.step_name == "undisturbed step"
-        found += change.step_ns.is_visible and change.step_ns.ratio > 1
-    assert found >= 18
+        count += change.step_ns.is_visible and change.step_ns.ratio > 1
+    assert count >= 18
 
 
 @pytest.mark.slow

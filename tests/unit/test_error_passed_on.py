@@ -120,10 +120,10 @@ def _closed_generator(read: Read) -> None:
     "fail", [_finally, _finally_with_a_try_inside, _finally_beside_another_except, _callback]
 )
 def test_an_error_that_leaves_is_passed_on(fail: Callable[[Read], None]) -> None:
-    seen: list[BaseException | None] = []
+    samples: list[BaseException | None] = []
     with pytest.raises(ValueError, match="the batch is empty") as raised:
-        fail(lambda: seen.append(error_passed_on()))
-    assert seen == [raised.value]
+        fail(lambda: samples.append(error_passed_on()))
+    assert samples == [raised.value]
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_an_error_that_leaves_is_passed_on(fail: Callable[[Read], None]) -> None
     ],
 )
 def test_an_error_that_is_caught_is_not(fail: Callable[[Read], None]) -> None:
-    seen: list[BaseException | None] = []
-    fail(lambda: seen.append(error_passed_on()))
-    assert seen == [None]
+    samples: list[BaseException | None] = []
+    fail(lambda: samples.append(error_passed_on()))
+    assert samples == [None]
 
 
 @pytest.mark.parametrize(

@@ -50,20 +50,20 @@ def test_the_verdict_is_withdrawn_within_a_sixth_of_the_time_that_filling_took(f
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_noisy_leak_never_looks_like_a_full_cache(seed: int) -> None:
-    chance, judge, found = np.random.default_rng(seed), GrowthJudge(), list[LeakVerdict]()
+    chance, judge, verdicts = np.random.default_rng(seed), GrowthJudge(), list[LeakVerdict]()
     for step in range(1, 1_500):
         judge.add(step, GIB + step * MIB / 8 + chance.normal(0, 8 * MIB))
-        found.append(judge.judge().verdict)
-    first = found.index(LeakVerdict.LEAK)
-    assert LeakVerdict.WATCH not in found[first:]
+        verdicts.append(judge.judge().verdict)
+    first = verdicts.index(LeakVerdict.LEAK)
+    assert LeakVerdict.WATCH not in verdicts[first:]
 
 
 def judged(held_kib: float, forward_kib: float, full_at: int = 10_000, steps: int = 400) -> LeakRow:
     """The verdict on live memory and on the forward pass that grow by so much per step."""
     detector, rows = LeakDetector(on_cpu=True), list[LeakRow]()
     for step in range(1, steps + 1):
-        held = GIB + int(min(step, full_at) * held_kib * KIB)
-        detector.add_steps([a_row(step, held, rss=2 * GIB + held)])
+        live_bytes = GIB + int(min(step, full_at) * held_kib * KIB)
+        detector.add_steps([a_row(step, live_bytes, rss=2 * GIB + live_bytes)])
         forward = 168 * KIB + int(step * forward_kib * KIB)
         detector.add_host(step, None, 0, forward_end_bytes=(forward,))
         if step % 10 == 0:

@@ -302,8 +302,8 @@ def test_tests_that_cannot_be_collected_are_an_error(tmp_path: Path) -> None:
 def test_every_file_with_tests_for_a_gpu_is_run() -> None:
     root = Path(__file__).parents[2]
     marked = [path for path in (root / "tests").rglob("test_*.py") if "pytest.mark.gpu" in path.read_text()]
-    found = {path.relative_to(root).as_posix() for path in marked} - {"tests/unit/test_gpu_measures.py"}
-    assert found <= set(suite.test_files())
+    modules = {path.relative_to(root).as_posix() for path in marked} - {"tests/unit/test_gpu_measures.py"}
+    assert modules <= set(suite.test_files())
 
 
 def test_each_query_of_nvml_is_timed_and_those_that_fail_are_left_out() -> None:

@@ -146,8 +146,10 @@ def test_a_leak_beside_growing_inputs_is_one_if_its_steps_retain_it(retained_slo
         hunt_result=lambda: results[0] if results else None,
     )
     for step in steps:
-        held = GIB + step * MIB
-        readings.add_rows([a_row(step, held, rss=held)._replace(peak_allocated_bytes=held + step * MIB)])
+        live_bytes = GIB + step * MIB
+        readings.add_rows(
+            [a_row(step, live_bytes, rss=live_bytes)._replace(peak_allocated_bytes=live_bytes + step * MIB)]
+        )
         watch.check()
     assert hunted[0].verdict == LeakVerdict.WATCH
     events = [row for row in rows if isinstance(row, EventRow)]

@@ -25,9 +25,9 @@ class Net(nn.Module):
         super().__init__()
         self.layer = nn.Linear(4, 2)
 
-    def forward(self, seen: torch.Tensor, **keywords: Any) -> torch.Tensor:
+    def forward(self, inputs: torch.Tensor, **keywords: Any) -> torch.Tensor:
         assert keywords == _KEYWORDS
-        outputs: torch.Tensor = self.layer(seen)
+        outputs: torch.Tensor = self.layer(inputs)
         return outputs
 
 

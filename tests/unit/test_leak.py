@@ -238,8 +238,8 @@ def test_a_heap_that_grows_is_not_called_a_leak_on_the_host_before_its_holes_are
 
 def of_lengths(step: int, scale: float) -> StepRow:
     """A healthy step whose batch has a length of its own: holes grow for 300 steps, then no more."""
-    held = GIB + min(step, 300) * MIB
-    row = a_row(step, GIB, 2 * GIB + held)
+    live_bytes = GIB + min(step, 300) * MIB
+    row = a_row(step, GIB, 2 * GIB + live_bytes)
     return row._replace(peak_allocated_bytes=GIB + int(scale * 500 * MIB))
 
 

@@ -13,7 +13,7 @@ GIB = 2**30
 
 
 def _cards(rows: list[StepRow], **more: Any) -> dict[str, cards.Card]:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "recent": rows,
         "device": buckets.EMPTY,
         "sample": None,
@@ -21,7 +21,7 @@ def _cards(rows: list[StepRow], **more: Any) -> dict[str, cards.Card]:
         "limit_bytes": None,
         "missing": {},
     }
-    return {card.key: card for card in cards.cards(cards.LiveCardData(**given | more))}
+    return {card.key: card for card in cards.cards(cards.LiveCardData(**fields | more))}
 
 
 def test_without_a_step_every_figure_is_missing_and_says_why() -> None:

@@ -27,16 +27,16 @@ def test_a_change_before_the_first_step_says_that_its_batch_was_loaded_before(tm
 def test_a_loader_that_the_script_opens_anew_each_epoch_takes_the_change_over(tmp_path: Path) -> None:
     with watched(tmp_path) as run:
         small = SmallTraining()
-        seen: list[int] = []
+        samples: list[int] = []
         for epoch in range(2):
             loader = a_loader(count=20, batch_size=4)
             for batch in loader:
-                if epoch == 0 and len(seen) == 1:
+                if epoch == 0 and len(samples) == 1:
                     run.request(batch_size=8)
-                seen.append(len(batch))
+                samples.append(len(batch))
                 small.step(batch)
             del loader
-    assert seen == [4, 4, 8, 4, 4, 8, 8]
+    assert samples == [4, 4, 8, 4, 4, 8, 8]
     assert run.settings()[-1][1]["batch_size"] == 8
 
 
@@ -44,19 +44,19 @@ def test_a_loader_opened_anew_over_the_same_data_begins_with_the_change(tmp_path
     data = Numbers(20)
     with watched(tmp_path) as run:
         small = SmallTraining()
-        seen: list[list[int]] = []
+        samples: list[list[int]] = []
         lengths: list[int] = []
         for _ in range(3):
             loader = DataLoader(data, batch_size=4, shuffle=True)
             lengths.append(len(loader))
-            seen.append([])
+            samples.append([])
             for batch in loader:
-                if len(lengths) == 1 and len(seen[0]) == 1:
+                if len(lengths) == 1 and len(samples[0]) == 1:
                     run.request(batch_size=8)
-                seen[-1].append(len(batch))
+                samples[-1].append(len(batch))
                 small.step(batch)
             del loader
-    assert seen == [[4, 4, 8, 4], [8, 8, 4], [8, 8, 4]]
+    assert samples == [[4, 4, 8, 4], [8, 8, 4], [8, 8, 4]]
     assert lengths == [5, 3, 3]
 
 

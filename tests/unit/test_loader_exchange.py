@@ -84,13 +84,13 @@ def test_an_iterator_that_cannot_be_opened_changes_nothing() -> None:
     batches = LoaderPass(loader, open_iterator, lambda _pass, _error: None)
     batches.prepare(loader, values_of(loader))
     batches.open(loader)
-    seen = numbers(next(batches))
+    samples = numbers(next(batches))
     is_failing = True
     with pytest.raises(StepscopeError, match="no more processes"):
         batches.exchange(batches.values._replace(batch_size=8))
     rest = [numbers(batch) for batch in batches]
     assert [len(batch) for batch in rest] == [4, 4, 4, 4]
-    assert sorted(sum(rest, seen)) == list(range(20))
+    assert sorted(sum(rest, samples)) == list(range(20))
 
 
 def test_a_first_batch_that_fails_has_the_exchange_undone_and_is_loaded_again() -> None:
@@ -250,10 +250,10 @@ def test_pinned_memory_of_an_exchange_reaches_torch() -> None:
     with warnings.catch_warnings(record=True) as expected:
         warnings.simplefilter("always")
         next(iter(DataLoader(Numbers(1), pin_memory=True)))  # Before torch 2.7 there is no warning.
-    with warnings.catch_warnings(record=True) as given:
+    with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
         batches.exchange(batches.values._replace(pin_memory=True))
-    assert [str(one.message) for one in given] == [str(one.message) for one in expected]
+    assert [str(one.message) for one in messages] == [str(one.message) for one in expected]
     assert [numbers(batch) for batch in batches] == in_turn(4, 4)
 
 
@@ -270,18 +270,18 @@ def test_workers_come_and_go_within_an_epoch_and_no_sample_is_lost(persistent: b
     torch.manual_seed(4)
     loader = a_loader("random", 60, batch_size=4, num_workers=2, persistent_workers=persistent)
     batches = a_pass(loader)
-    seen = [numbers(batch) for batch in islice(batches, 3)]
+    samples = [numbers(batch) for batch in islice(batches, 3)]
     first = list(batches.batches._workers)  # type: ignore[attr-defined]
     batches.exchange(batches.values._replace(batch_size=6))
-    seen += [numbers(batch) for batch in islice(batches, 2)]
+    samples += [numbers(batch) for batch in islice(batches, 2)]
     second = list(batches.batches._workers)  # type: ignore[attr-defined]
     batches.exchange(batches.values._replace(batch_size=5, num_workers=0))
-    seen += [numbers(batch) for batch in islice(batches, 2)]
+    samples += [numbers(batch) for batch in islice(batches, 2)]
     batches.exchange(batches.values._replace(batch_size=3, num_workers=1, prefetch_factor=4))
-    seen += [numbers(batch) for batch in batches]
+    samples += [numbers(batch) for batch in batches]
     wait_for_retirement()
-    assert [len(batch) for batch in seen] == [4] * 3 + [6] * 2 + [5] * 2 + [3] * 8 + [2]
-    assert sorted(number for batch in seen for number in batch) == list(range(60))
+    assert [len(batch) for batch in samples] == [4] * 3 + [6] * 2 + [5] * 2 + [3] * 8 + [2]
+    assert sorted(number for batch in samples for number in batch) == list(range(60))
     assert not any(worker.is_alive() for worker in first + second)
     again = a_pass(loader)
     assert sorted(number for batch in again for number in numbers(batch)) == list(range(60))
@@ -292,7 +292,7 @@ def test_with_workers_batches_and_random_state_are_those_of_the_bare_loader() ->
     def two_epochs(open_pass: Any) -> tuple[list[list[int]], list[int]]:
         torch.manual_seed(7)
         loader = a_loader("random", 30, batch_size=4, num_workers=2, persistent_workers=True)
-        seen = [numbers(batch) for _ in range(2) for batch in open_pass(loader)]
-        return seen, torch.get_rng_state().tolist()
+        samples = [numbers(batch) for _ in range(2) for batch in open_pass(loader)]
+        return samples, torch.get_rng_state().tolist()
 
     assert two_epochs(a_pass) == two_epochs(iter)

@@ -18,7 +18,7 @@ def test_the_length_of_a_loader_is_that_of_the_epoch_under_way(
     tmp_path: Path, size: int, lengths: list[int]
 ) -> None:
     loader = a_loader(count=24, batch_size=4)
-    small, seen = SmallTraining(), []
+    small, samples = SmallTraining(), []
     with watched(tmp_path) as run:
         for epoch in range(3):
             for number, batch in enumerate(loader, start=1):
@@ -27,9 +27,9 @@ def test_the_length_of_a_loader_is_that_of_the_epoch_under_way(
                 if (epoch, number) == (0, 1):
                     run.request(batch_size=size)
             assert length == number
-            seen.append(number)
+            samples.append(number)
     assert len(loader) == 6
-    assert seen == lengths
+    assert samples == lengths
 
 
 def average_over(total: float, loader: Sized) -> float:
@@ -102,14 +102,14 @@ def test_an_error_at_the_end_of_a_pass_is_not_the_scripts(
         raise ValueError("no length")
 
     monkeypatch.setattr(LoaderLengths, "ended", fail)
-    small, seen = SmallTraining(), 0
+    small, count = SmallTraining(), 0
     with attached(tmp_path) as (_, _, guard):
         for _epoch in range(2):
             for batch in a_loader(count=12, batch_size=4):
                 small.step(batch)
-                seen += 1
+                count += 1
         assert "no length" in (guard.message or "")
-    assert seen == 6
+    assert count == 6
 
 
 class Endless(Sampler[int]):

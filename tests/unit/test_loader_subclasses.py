@@ -91,11 +91,11 @@ def defined_later() -> type[_Loader]:
 
 
 def train_one_epoch(training: SmallTraining, loader: _Loader) -> None:
-    seen = []
+    samples = []
     for batch in loader:
         training.step(batch)
-        seen += batch.tolist()
-    assert seen == list(range(_SAMPLES))
+        samples += batch.tolist()
+    assert samples == list(range(_SAMPLES))
 
 
 def expect_two_epochs(run: Watched) -> None:
@@ -212,11 +212,11 @@ def test_a_loader_that_is_dropped_while_it_is_read_delivers_and_cannot_change(tm
             training.step(next(batches))
             if epoch:
                 run.request(batch_size=2)
-            seen = 1
+            count = 1
             for batch in batches:
                 training.step(batch)
-                seen += 1
-            assert seen == _SAMPLES // _BATCH
+                count += 1
+            assert count == _SAMPLES // _BATCH
     expect_two_epochs(run)
     ((state, message),) = run.answers()
     assert (state, "has dropped it" in message) == (CommandState.REJECTED, True)

@@ -31,7 +31,7 @@ def train(
     run: Watched, loader: DataLoader[int], epochs: int = 1, before: Callable[[int], None] = lambda _step: None
 ) -> list[list[list[int]]]:
     """Train, and return the batches of every epoch; `before` is called in each step, before its end."""
-    small, step, seen = SmallTraining(), 0, []
+    small, step, samples = SmallTraining(), 0, []
     for _ in range(epochs):
         batches = []
         for batch in loader:
@@ -39,8 +39,8 @@ def train(
             before(step)
             batches.append(numbers(batch))
             small.step(batch)
-        seen.append(batches)
-    return seen
+        samples.append(batches)
+    return samples
 
 
 def at_step(step: int, run: Watched, **values: Any) -> Callable[[int], None]:
@@ -113,15 +113,15 @@ def test_a_sampler_whose_length_is_left_open_goes_on_with_another_size(tmp_path:
 def test_random_numbers_are_the_scripts_own_where_its_workers_are_not_kept(tmp_path: Path) -> None:
     def epochs(run: Watched | None) -> tuple[list[list[int]], float]:
         torch.manual_seed(5)
-        small, seen = SmallTraining(), []
+        small, samples = SmallTraining(), []
         loader = DataLoader(Numbers(12), 4, shuffle=True, num_workers=1, persistent_workers=True)
         for epoch in range(5):
             for batch in loader:
-                seen.append(batch.tolist())
-                if run is not None and len(seen) in (4, 8):
+                samples.append(batch.tolist())
+                if run is not None and len(samples) in (4, 8):
                     run.request(num_workers=0 if epoch == 1 else 1)
                 small.step(batch)
-        return seen, float(torch.rand(()))
+        return samples, float(torch.rand(()))
 
     bare = epochs(None)
     with watched(tmp_path) as run:
@@ -132,17 +132,17 @@ def test_random_numbers_are_the_scripts_own_where_its_workers_are_not_kept(tmp_p
 def test_persistent_workers_of_the_next_epoch_have_the_values_of_the_change(tmp_path: Path) -> None:
     loader = a_loader("random", 24, batch_size=4, num_workers=1, persistent_workers=True)
     with watched(tmp_path) as run:
-        small, seen = SmallTraining(), []
+        small, samples = SmallTraining(), []
         for epoch in range(3):
             for number, batch in enumerate(loader):
                 if (epoch, number) == (0, 1):
                     run.request(batch_size=8, num_workers=2)
                 if (epoch, number) == (1, 1):
                     run.request(num_workers=0)
-                seen.append(numbers(batch))
+                samples.append(numbers(batch))
                 small.step(batch)
-    assert [len(batch) for batch in seen] == [4, 4, 8, 8] + [8] * 3 + [8] * 3
-    for batches in (seen[:4], seen[4:7], seen[7:]):
+    assert [len(batch) for batch in samples] == [4, 4, 8, 8] + [8] * 3 + [8] * 3
+    for batches in (samples[:4], samples[4:7], samples[7:]):
         assert sorted(number for batch in batches for number in batch) == list(range(24))
 
 
@@ -159,18 +159,18 @@ def test_without_the_order_of_its_batches_a_loader_changes_at_the_next_epoch(tmp
 
 def test_the_samples_of_a_batch_loaded_ahead_by_the_script_are_not_lost(tmp_path: Path) -> None:
     with watched(tmp_path) as run:
-        small, seen = SmallTraining(), []
+        small, samples = SmallTraining(), []
         ahead = iter(a_loader(count=20, batch_size=4))
         batches = [next(ahead)]
         for batch in ahead:
             batches.append(batch)
             if len(batches) == 3:
                 run.request(batch_size=2)
-            seen += numbers(batches[-2])
+            samples += numbers(batches[-2])
             small.step(batches[-2])
         small.step(batches[-1])
-        seen += numbers(batches[-1])
-    assert seen == list(range(20))
+        samples += numbers(batches[-1])
+    assert samples == list(range(20))
     assert [len(batch) for batch in batches] == [4, 4, 4, 2, 2, 2, 2]
 
 
@@ -207,16 +207,16 @@ def test_an_iterator_for_every_step_has_the_new_size_from_the_next_one_on(tmp_pa
 def test_an_evaluation_with_the_loader_of_the_training_leaves_its_epoch_whole(tmp_path: Path) -> None:
     loader = a_loader(count=20, batch_size=4)
     with watched(tmp_path) as run:
-        small, seen = SmallTraining(), []
+        small, samples = SmallTraining(), []
         for number, batch in enumerate(loader):
             if number == 1:
                 run.request(batch_size=6)
             small.step(batch)
-            seen.append(numbers(batch))
+            samples.append(numbers(batch))
             if number == 2:
                 for other in loader:
                     small.evaluate(other)
-    assert seen == [list(range(4)), list(range(4, 8)), list(range(8, 14)), list(range(14, 20))]
+    assert samples == [list(range(4)), list(range(4, 8)), list(range(8, 14)), list(range(14, 20))]
     assert run.samples_per_step() == [4, 4, 6, 6]
 
 
@@ -315,8 +315,8 @@ def test_values_that_fail_are_given_back_and_the_script_trains_on(tmp_path: Path
 
     with watched(tmp_path) as run:
         loader = a_loader(count=20, batch_size=4, collate_fn=collate)
-        (seen,) = train(run, loader, 1, at_step(2, run, batch_size=8))
-    assert [number for batch in seen for number in batch] == list(range(20))
+        (inputs,) = train(run, loader, 1, at_step(2, run, batch_size=8))
+    assert [number for batch in inputs for number in batch] == list(range(20))
     assert run.samples_per_step() == [4] * 5
     assert [(step, changed) for step, _, changed in run.settings()] == [
         (1, {}),

@@ -44,8 +44,8 @@ class Listener:
 def run(workload: Any, steps: int, losses: LossReader | None = None) -> Listener:
     listener = Listener()
     timer = StepTimer(Clock(tick_ns=1), losses=losses)
-    taken = train(workload, LoopSteps(Steps(steps).proceed, listener.step_ended, timer))
-    assert taken == steps
+    last_step = train(workload, LoopSteps(Steps(steps).proceed, listener.step_ended, timer))
+    assert last_step == steps
     return listener
 
 

@@ -38,7 +38,7 @@ def a_sample(step: int = 1, **sizes: int | None) -> MemorySampleRow:
 
 
 def a_timeline(**more: Any) -> memory.Timeline:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "steps": a_frame(
             allocated_bytes=10.0 * GIB,
             reserved_bytes=20.0 * GIB,
@@ -53,7 +53,7 @@ def a_timeline(**more: Any) -> memory.Timeline:
         "revision": "r",
         "last_step": 49,
     }
-    return memory.Timeline(**given | more)
+    return memory.Timeline(**fields | more)
 
 
 def curves(figure: dict[str, Any]) -> dict[str, float]:
@@ -84,9 +84,9 @@ def test_what_was_not_measured_has_no_line_and_a_reason() -> None:
 
 def test_a_run_on_the_cpu_without_a_memory_sample_has_that_as_the_reason() -> None:
     steps = a_frame(allocated_bytes=5.0 * MIB, peak_allocated_bytes=8.0 * MIB)
-    shown = notes(memory.figure(a_timeline(is_cpu=True, steps=steps, samples=[])))
-    assert "no memory sample within these steps" in shown
-    assert "the allocator does not report" not in shown
+    texts = notes(memory.figure(a_timeline(is_cpu=True, steps=steps, samples=[])))
+    assert "no memory sample within these steps" in texts
+    assert "the allocator does not report" not in texts
 
 
 def test_on_the_cpu_the_heap_tells_what_is_unused_and_nothing_retries() -> None:
@@ -134,8 +134,8 @@ def test_the_timeline_is_small_and_names_only_colors_that_exist() -> None:
 
 
 def a_source(**more: Any) -> memory_cards.MemoryCardData:
-    given: dict[str, Any] = {"recent": (), "samples": (), "latest": None, "is_cpu": False}
-    return memory_cards.MemoryCardData(**given | more)
+    fields: dict[str, Any] = {"recent": (), "samples": (), "latest": None, "is_cpu": False}
+    return memory_cards.MemoryCardData(**fields | more)
 
 
 def test_figures_that_are_not_known_read_n_a_with_the_reason() -> None:
@@ -236,8 +236,8 @@ def test_parts_that_nobody_knows_are_not_offered_and_unknown_is_not_zero() -> No
     assert lines[0].parameters == 5 * MIB
 
 
-def a_site(site: str, held: int) -> AllocationRow:
-    return AllocationRow(1, 1, "activations", None, site, "", held, 1, None, None)
+def a_site(site: str, live_bytes: int) -> AllocationRow:
+    return AllocationRow(1, 1, "activations", None, site, "", live_bytes, 1, None, None)
 
 
 def a_snapshot(step: int) -> SnapshotRow:

@@ -75,8 +75,8 @@ def samples(exposition: Exposition) -> list[Sample]:
 
 def value(exposition: Exposition, name: str, **labels: str) -> float:
     """The value of the only series with these labels."""
-    (found,) = [s for s in samples(exposition) if s.name == name and labels.items() <= s.labels.items()]
-    return found.value
+    (sample,) = [s for s in samples(exposition) if s.name == name and labels.items() <= s.labels.items()]
+    return sample.value
 
 
 def test_totals_and_newest_figures_are_those_of_the_log() -> None:

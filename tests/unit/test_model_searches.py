@@ -72,9 +72,9 @@ def test_a_copy_of_the_model_with_an_optimizer_of_its_own_needs_none(
         rows = log.last_steps(100)
     # The first step of a copy is over when its model is found, unless it has the address of one before.
     for name in ("samples", "forward_ns"):
-        seen = [bool(getattr(row, name)) for row in rows]
-        assert seen[:3] == [True] * 3
-        assert all(seen[at + 1 : at + 3] == [True] * 2 for at in (3, 6, 9))
+        readings = [bool(getattr(row, name)) for row in rows]
+        assert readings[:3] == [True] * 3
+        assert all(readings[at + 1 : at + 3] == [True] * 2 for at in (3, 6, 9))
 
 
 def test_a_new_last_layer_of_an_older_model_is_no_model_of_its_own(tmp_path: Path) -> None:
@@ -121,11 +121,11 @@ def test_tensors_of_no_module_are_searched_for_at_the_beginning_alone(
 def test_tensors_that_neither_a_module_nor_an_optimizer_has_are_searched_for_a_few_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: list[list[torch.optim.Optimizer]] = []
+    optimizers: list[list[torch.optim.Optimizer]] = []
 
     def find() -> list[torch.optim.Optimizer]:
-        found.append(discovery.live_optimizers())
-        return found[-1]
+        optimizers.append(discovery.live_optimizers())
+        return optimizers[-1]
 
     monkeypatch.setattr(session, "live_optimizers", find)
     weights = torch.ones(4, requires_grad=True)
@@ -140,7 +140,7 @@ def test_tensors_that_neither_a_module_nor_an_optimizer_has_are_searched_for_a_f
         script()
         own.end(None)
     assert guard.message is None
-    assert len(found) == 10
+    assert len(optimizers) == 10
     with LogReader(folder.log) as log:
         assert log.run().state_message == (
             "The script ended before its first step: backward() was called, but no optimizer stepped."
@@ -184,9 +184,9 @@ def test_a_search_between_two_steps_is_no_wait_for_data(
     """Each model of a cross-validation is older than its optimizer, and is searched for."""
 
     def find(parameters: set[int], *others: object) -> list[nn.Module]:
-        found = discovery.find_models(parameters, *others)  # type: ignore[arg-type]
+        models = discovery.find_models(parameters, *others)  # type: ignore[arg-type]
         sleep(_SEARCH_S)
-        return found
+        return models
 
     monkeypatch.setattr(session, "find_models", find)
     data: Any = torch.ones(12, 4)

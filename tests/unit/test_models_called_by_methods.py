@@ -56,19 +56,19 @@ def test_a_model_that_is_called_by_a_method_after_another_training_has_its_forwa
     tmp_path: Path,
 ) -> None:
     """Its modules are searched for again where a step computes gradients and no followed model was called."""
-    found = _turns(tmp_path, 3)
+    steps = _turns(tmp_path, 3)
 
-    last = found.steps[-TURN:]
+    last = steps.steps[-TURN:]
     assert [row.samples for row in last] == [ACTED] * TURN
     assert all(row.forward_ns for row in last)
-    assert {row.samples for row in found.steps[-2 * TURN : -TURN]} == {DISCRIMINATED}
+    assert {row.samples for row in steps.steps[-2 * TURN : -TURN]} == {DISCRIMINATED}
 
 
 def test_its_calls_without_gradients_before_a_turn_are_evaluation(tmp_path: Path) -> None:
     """As those of a model that is called itself."""
-    found = _turns(tmp_path, 3)
+    steps = _turns(tmp_path, 3)
 
-    assert found.evaluations_ns
+    assert steps.evaluations_ns
 
 
 def test_each_of_several_such_models_is_followed_in_its_turn(tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_each_of_several_such_models_is_followed_in_its_turn(tmp_path: Path) -> 
                     model.evaluate(torch.randn(ACTED, 4)).square().mean().backward()
                     optimizer.step()
 
-    found = steps_of(tmp_path, train)
+    steps = steps_of(tmp_path, train)
 
-    assert all(row.forward_ns for row in found.steps[-4 * TURN :])
+    assert all(row.forward_ns for row in steps.steps[-4 * TURN :])
 
 
 def test_torch_has_no_hooks_left_once_the_modules_are_known(tmp_path: Path) -> None:
@@ -115,10 +115,10 @@ def test_the_hooks_go_where_nothing_within_the_model_is_called(tmp_path: Path, e
             weights.base[0].weight.square().sum().backward()  # type: ignore[operator]
             second.step()
 
-    found = steps_of(tmp_path, train)
+    steps = steps_of(tmp_path, train)
 
     assert len(nn.modules.module._global_forward_pre_hooks) == before
-    assert found.steps[-1].samples == 0
+    assert steps.steps[-1].samples == 0
 
 
 def test_calls_of_other_modules_do_not_end_the_search_for_those_that_a_method_calls(tmp_path: Path) -> None:

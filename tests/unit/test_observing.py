@@ -88,12 +88,12 @@ def test_the_shell_shows_what_differs(capsys: pytest.CaptureFixture[str]) -> Non
     folder = home.create("changed", resolve({"model": "mlp"}), 1_700_000_000_000_000_000)
     written(folder.log, [(600, 20_000), (600, 22_000), (100, 22_000)])
     assert main(["show", "changed"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    text = " ".join(capsys.readouterr().out.split())
     assert (
         "change at step 601 batch 2: Observed over 10 s on each side: "
-        "undisturbed step 20.0 ms → 22.0 ms (+10 %, +7.8 % to +12 %)" in shown
+        "undisturbed step 20.0 ms → 22.0 ms (+10 %, +7.8 % to +12 %)" in text
     )
-    assert "change at step 1,201 batch 3: Not compared: 2 s after the change" in shown
+    assert "change at step 1,201 batch 3: Not compared: 2 s after the change" in text
     assert main(["show", "changed", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["observed_changes"]
     assert (first["step"], first["changed"]) == (601, {"batch_size": 2})

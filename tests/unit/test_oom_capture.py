@@ -362,8 +362,8 @@ def test_an_errors_text_loses_its_folders_and_its_lines() -> None:
 
 
 def test_live_tensors_are_told_by_line_the_largest_first() -> None:
-    def row(site: str, held: int, stack: str = "a stack") -> AllocationRow:
-        return AllocationRow(0, 1, "activations", "m", site, stack, held, 2, None, None)
+    def row(site: str, live_bytes: int, stack: str = "a stack") -> AllocationRow:
+        return AllocationRow(0, 1, "activations", "m", site, stack, live_bytes, 2, None, None)
 
     rows = [row("a.py:1 f", 5), row("b.py:2 g", 7), row("a.py:1 f", 6), row("weight", 99, "")]
     assert live_sites(rows) == [LiveSite("a.py:1 f", 11, 4), LiveSite("b.py:2 g", 7, 2)]

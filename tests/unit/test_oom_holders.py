@@ -18,8 +18,8 @@ _BYTES = 4_000
 
 
 def variables_of(frame: FrameType, *owned: Tensor) -> dict[str, int]:
-    found = largest_variables([frame], [frame.f_lineno], _CPU, owned)
-    return {one.name: one.held_bytes for one in found}
+    variables = largest_variables([frame], [frame.f_lineno], _CPU, owned)
+    return {one.name: one.held_bytes for one in variables}
 
 
 class Checker:
@@ -96,8 +96,8 @@ def test_a_replaced_optimizer_that_a_scheduler_keeps_holds_its_state() -> None:
             schedulers.append(torch.optim.lr_scheduler.StepLR(optimizer, 1))
         return sys._getframe()
 
-    found = variables_of(fill(), weight)
-    assert found["schedulers"] == pytest.approx(2 * 2 * _BYTES, rel=0.05)
+    variables = variables_of(fill(), weight)
+    assert variables["schedulers"] == pytest.approx(2 * 2 * _BYTES, rel=0.05)
 
 
 @pytest.fixture
@@ -113,8 +113,8 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_a_list_in_an_imported_module_of_the_script_is_named_with_its_file(registry: ModuleType) -> None:
     frame = sys._getframe()
     modules = [one for one in script_modules([frame]) if one[1] is vars(registry)]
-    (found,) = largest_variables([], [], _CPU, (), modules)
-    assert (found.name, found.site, found.held_bytes) == ("history", "project/registry.py", _BYTES)
+    (variable,) = largest_variables([], [], _CPU, (), modules)
+    assert (variable.name, variable.site, variable.held_bytes) == ("history", "project/registry.py", _BYTES)
 
 
 def test_the_modules_of_a_script_are_none_of_an_installed_package(registry: ModuleType) -> None:

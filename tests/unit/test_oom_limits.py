@@ -66,7 +66,7 @@ def report_on(text: str, device: DeviceKind = DeviceKind.CUDA, **values: Any) ->
     numbers = read_error(text, reserved)
     assert numbers.requested_bytes is not None
     least, most = tensor_bytes(numbers.requested_bytes, device)
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "error": text,
         "error_bytes": numbers.requested_bytes,
         "least_bytes": least,
@@ -82,7 +82,7 @@ def report_on(text: str, device: DeviceKind = DeviceKind.CUDA, **values: Any) ->
         "others_bytes": numbers.others_bytes,
         "cap_bytes": allowed_bytes(text),
     }
-    return explain(some_facts(device, **given | values))
+    return explain(some_facts(device, **fields | values))
 
 
 @pytest.mark.parametrize("text", REFUSED)

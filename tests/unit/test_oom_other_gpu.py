@@ -76,11 +76,11 @@ def report_on(folder: Path, workload: Workload, device: FakeDevice, index: int) 
 def test_the_memory_of_the_gpu_that_the_error_names_is_read(tmp_path: Path, workload: Workload) -> None:
     other = a_card(1, 20 * GIB)
     report = report_on(tmp_path, workload, a_card(0, GIB, other), index=1)
-    held = report.facts.held
-    assert (held.allocated_bytes, held.device_free_bytes) == (20 * GIB, GIB)
-    assert held.reserved_bytes == other.allocator.reserved_bytes
+    memory = report.facts.held
+    assert (memory.allocated_bytes, memory.device_free_bytes) == (20 * GIB, GIB)
+    assert memory.reserved_bytes == other.allocator.reserved_bytes
     assert report.facts.device_name == f"{NAME} (cuda:1)"
-    assert sum(part.size_bytes for part in budget(report.facts)) == held.limit_bytes == round(23.5 * GIB)
+    assert sum(part.size_bytes for part in budget(report.facts)) == memory.limit_bytes == round(23.5 * GIB)
     assert render(report).startswith(f"Out of memory in step 300 on {NAME} (cuda:1): ")
 
 
@@ -98,8 +98,12 @@ def test_where_the_other_gpu_cannot_be_read_the_text_of_the_error_remains(
     tmp_path: Path, workload: Workload
 ) -> None:
     report = report_on(tmp_path, workload, a_card(0, GIB), index=1)
-    held = report.facts.held
-    assert (held.allocated_bytes, held.reserved_bytes, held.process_bytes) == (None, None, round(22.5 * GIB))
+    memory = report.facts.held
+    assert (memory.allocated_bytes, memory.reserved_bytes, memory.process_bytes) == (
+        None,
+        None,
+        round(22.5 * GIB),
+    )
     assert report.facts.device_name == "cuda:1"
     parts = {part.name: part.size_bytes for part in budget(report.facts)}
     assert parts == {"this process": round(22.5 * GIB), "free": GIB}

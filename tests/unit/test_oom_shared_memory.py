@@ -78,8 +78,8 @@ def can_mount() -> bool:
 def test_a_full_shared_memory_is_the_verdict_on_every_device(text: str, device: DeviceKind) -> None:
     assert is_out_of_memory(RuntimeError(text))
     facts = some_facts(device, error=text, phase=OomPhase.WORKER)
-    held = facts.held._replace(shared_free_bytes=MIB, shared_total_bytes=64 * MIB)
-    report = explain(facts._replace(held=held))
+    memory = facts.held._replace(shared_free_bytes=MIB, shared_total_bytes=64 * MIB)
+    report = explain(facts._replace(held=memory))
     assert report.verdict is OomVerdict.SHARED_MEMORY
     assert "of its 64.0 MiB, 1.00 MiB were free when it was read after the error" in report.why
     assert "--shm-size" in report.why

@@ -114,9 +114,9 @@ class Attention:
 
 def variables_of(fill: Callable[[], FrameType], *owned: Tensor) -> dict[str, int]:
     frame = fill()
-    found = largest_variables([frame], [frame.f_lineno], torch.device("cpu"), owned)
-    assert all(one.site.endswith(f":{frame.f_lineno} {frame.f_code.co_name}") for one in found)
-    return {one.name: one.held_bytes for one in found}
+    variables = largest_variables([frame], [frame.f_lineno], torch.device("cpu"), owned)
+    assert all(one.site.endswith(f":{frame.f_lineno} {frame.f_code.co_name}") for one in variables)
+    return {one.name: one.held_bytes for one in variables}
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,9 @@ def test_of_what_holds_the_same_the_variable_of_the_script_is_named() -> None:
         names["fit"](loop)
     except MemoryError as error:
         calls = dict(traceback.walk_tb(error.__traceback__))
-    found = largest_variables(list(calls), list(calls.values()), torch.device("cpu"), ())
-    assert (found[0].name, found[0].held_bytes) == ("module.outputs", _BYTES)
-    assert {one.site.rpartition(":")[0] for one in found} == {found[0].site.rpartition(":")[0]}
+    variables = largest_variables(list(calls), list(calls.values()), torch.device("cpu"), ())
+    assert (variables[0].name, variables[0].held_bytes) == ("module.outputs", _BYTES)
+    assert {one.site.rpartition(":")[0] for one in variables} == {variables[0].site.rpartition(":")[0]}
 
 
 def test_attributes_in_slots_are_named_as_others_are() -> None:
@@ -248,10 +248,10 @@ def test_only_the_largest_are_listed() -> None:
         return sys._getframe()
 
     frame = fill()
-    found = largest_variables([frame], [7], torch.device("cpu"), ())
-    assert [one.name for one in found] == ["one", "two", "three", "four", "five"]
-    assert len(found) == MOST_VARIABLES
-    assert found[0] == LiveVariable("one", found[0].site, 28_000, 1)
+    variables = largest_variables([frame], [7], torch.device("cpu"), ())
+    assert [one.name for one in variables] == ["one", "two", "three", "four", "five"]
+    assert len(variables) == MOST_VARIABLES
+    assert variables[0] == LiveVariable("one", variables[0].site, 28_000, 1)
 
 
 def test_a_frame_keeps_nothing_because_it_was_read() -> None:
@@ -264,8 +264,8 @@ def test_a_frame_keeps_nothing_because_it_was_read() -> None:
     with pytest.raises(MemoryError) as raised:
         fail()
     frames = [frame for frame, _ in traceback.walk_tb(raised.value.__traceback__)]
-    found = largest_variables(frames, [1] * len(frames), torch.device("cpu"), ())
-    assert "kept" in {one.name for one in found}
+    variables = largest_variables(frames, [1] * len(frames), torch.device("cpu"), ())
+    assert "kept" in {one.name for one in variables}
     traceback.clear_frames(raised.value.__traceback__)
     assert frames[-1].f_code is fail.__code__
     assert alive[0]() is None
@@ -380,5 +380,5 @@ def test_what_was_found_before_memory_ran_out_is_kept(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(variables, "memory_of", note)
     frame = fill()
-    (found,) = largest_variables([frame], [frame.f_lineno], torch.device("cpu"), [])
-    assert (found.name, found.blocks, found.is_complete) == ("kept", 5, False)
+    (variable,) = largest_variables([frame], [frame.f_lineno], torch.device("cpu"), [])
+    assert (variable.name, variable.blocks, variable.is_complete) == ("kept", 5, False)

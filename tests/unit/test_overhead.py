@@ -263,11 +263,11 @@ def test_the_interval_takes_in_fewer_of_the_values_the_more_there_are() -> None:
 
 
 def test_the_interval_holds_the_median_as_often_as_it_says() -> None:
-    noise, held = random.Random(1), 0
+    noise, count = random.Random(1), 0
     for _ in range(2_000):
         low, high = interval(sorted(noise.expovariate(1.0) for _ in range(12)))
-        held += low <= 0.693147 <= high
-    assert held / 2_000 == pytest.approx(0.961, abs=0.015)
+        count += low <= 0.693147 <= high
+    assert count / 2_000 == pytest.approx(0.961, abs=0.015)
 
 
 def test_few_comparisons_say_nothing() -> None:

@@ -58,10 +58,10 @@ def test_a_phase_that_nothing_measured_is_no_part_of_the_step(part: str) -> None
 
 def test_steps_with_an_unknown_number_of_samples_have_no_part_in_the_throughput() -> None:
     rows = some_steps(20)
-    known = analyze(rows).samples_per_s
+    throughput = analyze(rows).samples_per_s
     partly = [row._replace(samples=0) if row.step % 2 else row for row in rows]
-    assert known is not None
-    assert analyze(partly).samples_per_s == pytest.approx(known)
+    assert throughput is not None
+    assert analyze(partly).samples_per_s == pytest.approx(throughput)
     assert analyze([row._replace(samples=0) for row in rows]).samples_per_s is None
 
 
@@ -180,9 +180,9 @@ def test_much_time_between_the_steps_is_mentioned(rows: list[StepRow]) -> None:
     for share, is_mentioned in ((0.15, False), (0.25, True)):
         between_ns = int(rows[0].step_ns * share / (1 - share))
         spread = [row._replace(t_ns=row.t_ns + at * between_ns) for at, row in enumerate(rows)]
-        found = verdict(analyze(spread), rows[0].device_step_ns is not None)
-        assert any("25 % of the wall time" in line for line in found.why) == is_mentioned
-        assert ("between the steps" in found.next[0]) == is_mentioned
+        result = verdict(analyze(spread), rows[0].device_step_ns is not None)
+        assert any("25 % of the wall time" in line for line in result.why) == is_mentioned
+        assert ("between the steps" in result.next[0]) == is_mentioned
 
 
 def test_phases_that_exceed_their_step_are_counted() -> None:

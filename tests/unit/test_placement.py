@@ -43,8 +43,8 @@ def test_what_was_left_behind_is_named_the_largest_first() -> None:
     model.register_buffer("positions", torch.zeros(1 << 20))
     training = a_training(model, torch.zeros(1))
     training.optimizer.state[layer.weight] = {"step": torch.ones(()), "exp_avg": torch.zeros(4, 4)}
-    found = misplaced(training, FIRST)
-    assert [(one.what, one.name, one.device, one.size_bytes) for one in found] == [
+    tensors = misplaced(training, FIRST)
+    assert [(one.what, one.name, one.device, one.size_bytes) for one in tensors] == [
         ("buffer", "positions", "cpu", 4 << 20),
         ("optimizer state", "exp_avg of 0.weight", "cpu", 64),
         ("parameter", "0.bias", "cpu", 16),

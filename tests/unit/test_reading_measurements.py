@@ -50,8 +50,8 @@ def test_the_effect_is_read_from_the_steps_of_the_blocks(tmp_path: Path) -> None
 def test_a_pair_that_is_recorded_between_two_queries_is_left_for_the_next_reading(tmp_path: Path) -> None:
     write_measured_log(tmp_path / "log.sqlite3", pairs=10, planned=64, end=None)
     with LogReader(tmp_path / "log.sqlite3") as reader:
-        known = reader.measurements.blocks
-        reader.measurements.blocks = lambda number: known(number)[:18]  # type: ignore[method-assign]
+        blocks = reader.measurements.blocks
+        reader.measurements.blocks = lambda number: blocks(number)[:18]  # type: ignore[method-assign]
         measurement = read_measurement(reader, 1)
     assert measurement is not None
     assert (measurement.pairs, measurement.effect.pairs) == (9, 9)
@@ -158,10 +158,10 @@ def test_show_lists_measurements_and_no_observed_changes_for_their_blocks(
 ) -> None:
     a_measured_run()
     assert main(["show", "measured"]) == 0
-    shown = capsys.readouterr().out
-    assert "measured AMP off → bf16" in shown
-    assert "Faster: undisturbed step 9.94 ms → 7.96 ms (−20 %, 95 % interval" in shown
-    assert "change at step" not in shown
+    text = capsys.readouterr().out
+    assert "measured AMP off → bf16" in text
+    assert "Faster: undisturbed step 9.94 ms → 7.96 ms (−20 %, 95 % interval" in text
+    assert "change at step" not in text
     assert main(["show", "measured", "--json"]) == 0
     (measured,) = json.loads(capsys.readouterr().out)["measurements"]
     assert (measured["verdict"], measured["state"]) == ("faster", "completed")

@@ -162,8 +162,8 @@ def test_unknown_runs_and_a_run_named_twice_are_rejected(capfd: pytest.CaptureFi
     a_logged_run("a")
     assert main(["report", "nobody"]) == 2
     assert main(["report", "a", "a"]) == 2
-    assert "There is no run 'nobody'" in (shown := capfd.readouterr().err)
-    assert "named twice" in shown
+    assert "There is no run 'nobody'" in (text := capfd.readouterr().err)
+    assert "named twice" in text
 
 
 def test_measured_effects_are_in_the_report() -> None:

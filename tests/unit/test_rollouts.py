@@ -21,11 +21,11 @@ class Agent(nn.Module):
         super().__init__()
         self.actor, self.critic = nn.Linear(4, 2), nn.Linear(4, 1)
 
-    def forward(self, seen: torch.Tensor) -> torch.Tensor:
-        return self.parts(seen)
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.parts(inputs)
 
-    def parts(self, seen: torch.Tensor) -> torch.Tensor:
-        return torch.cat([self.actor(seen), self.critic(seen)], dim=-1)
+    def parts(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.actor(inputs), self.critic(inputs)], dim=-1)
 
 
 @pytest.fixture(autouse=True)

@@ -34,10 +34,10 @@ def test_steps_that_arrive_while_it_is_read_are_not_missing_later(
         appender.append([a_step(step) for step in range(1, 11)])
 
         def extent_before_more(reader: LogReader) -> StepExtent:
-            found = extent(reader)
+            steps = extent(reader)
             monkeypatch.setattr(LogReader, "extent", extent)
             appender.append([a_step(step) for step in range(11, 21)])
-            return found
+            return steps
 
         monkeypatch.setattr(LogReader, "extent", extent_before_more)
         first = read_log(tmp_path / "log.sqlite3")

@@ -36,9 +36,9 @@ class Trained:
         instruments, _, steps, _ = open_steps(device, workload, self.journal, inbox=inbox, memory=memory)
         for command in commands:
             inbox.put(command)  # type: ignore[arg-type]  # commands all
-        taken = train(workload, steps)
+        last_step = train(workload, steps)
         steps.close()
-        assert taken == STEPS
+        assert last_step == STEPS
         waits_while_training = queue.waits
         device.synchronize()
         self.rows: list[StepRow] = instruments.recorder.collect()

@@ -63,13 +63,13 @@ def test_the_phases_of_a_script_explain_the_time_outside_the_others(path: Path) 
     with LogReader(path) as reader:
         timing = read_timing(reader, 1, 100, CPU, (), ()).timing
     assert timing.own_phases_ns == pytest.approx({"augment": 6e6, "log": 5e5, "tiny": 1e4})
-    found = verdict(timing, is_asynchronous=False)
-    assert found.bound is Bound.OUTSIDE
+    result = verdict(timing, is_asynchronous=False)
+    assert result.bound is Bound.OUTSIDE
     assert timing.cpu is not None
     share = round(600 / (timing.cpu.step.mean / 1e6))
-    assert found.why[0].startswith(f"The script measures by itself: augment {share} %")
-    assert "tiny" not in found.why[0]
-    assert found.next[0] == "Look into the script's own phase 'augment' first."
+    assert result.why[0].startswith(f"The script measures by itself: augment {share} %")
+    assert "tiny" not in result.why[0]
+    assert result.next[0] == "Look into the script's own phase 'augment' first."
 
 
 @pytest.mark.slow

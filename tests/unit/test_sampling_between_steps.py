@@ -31,9 +31,9 @@ def trained(home: Path, every: int, sample: Callable[[nn.Module], object], epoch
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
         loader, step = a_loader(2, _STEPS // epochs), 0
         for _ in range(epochs):
-            for (seen,) in loader:
+            for (inputs,) in loader:
                 optimizer.zero_grad()
-                net(seen).square().mean().backward()
+                net(inputs).square().mean().backward()
                 optimizer.step()
                 step += 1
                 if step % every == 0:
@@ -43,8 +43,8 @@ def trained(home: Path, every: int, sample: Callable[[nn.Module], object], epoch
 
 
 def from_another_loader(net: nn.Module) -> object:
-    (seen,) = next(iter(a_loader(5)))
-    return [net(seen) for _ in range(3)]
+    (inputs,) = next(iter(a_loader(5)))
+    return [net(inputs) for _ in range(3)]
 
 
 def from_noise(net: nn.Module) -> object:

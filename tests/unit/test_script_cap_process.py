@@ -53,10 +53,10 @@ def test_a_batch_over_the_cap_ends_a_script_with_its_line_and_the_batch_that_wou
         assert log.run().state == RunState.OUT_OF_MEMORY
         (row,) = log.memory.oom_reports()
     report = report_from_json(row.report)
-    asked = report.facts.asked
-    assert (report.verdict, asked.phase) == (OomVerdict.CAP, OomPhase.FORWARD)
-    assert (asked.module or "").startswith(("0", "1"))
-    assert "wide_layers.py" in (asked.site or "")
+    request = report.facts.asked
+    assert (report.verdict, request.phase) == (OomVerdict.CAP, OomPhase.FORWARD)
+    assert (request.module or "").startswith(("0", "1"))
+    assert "wide_layers.py" in (request.site or "")
     assert report.facts.batch_size == 4096
     texts = [one.text for one in report.counterfactuals]
     assert any("would have peaked at" in text for text in texts), texts

@@ -83,13 +83,13 @@ def fail_between(_net: Net, _optimizer: torch.optim.Optimizer) -> None:
 
 def test_a_forward_pass_is_reported_with_the_scripts_line_and_module(tmp_path: Path) -> None:
     report, state = report_of(tmp_path, fail_forward)
-    asked = report.facts.asked
+    request = report.facts.asked
     assert state == RunState.OUT_OF_MEMORY
-    assert (asked.phase, asked.module, asked.module_kind) == (OomPhase.FORWARD, "blocks.1", "Block")
-    assert asked.site is not None
-    assert "test_script_oom.py" in asked.site
-    assert asked.code == "torch.empty(TOO_MUCH)"
-    assert not any("attach/" in frame for frame in asked.stack)
+    assert (request.phase, request.module, request.module_kind) == (OomPhase.FORWARD, "blocks.1", "Block")
+    assert request.site is not None
+    assert "test_script_oom.py" in request.site
+    assert request.code == "torch.empty(TOO_MUCH)"
+    assert not any("attach/" in frame for frame in request.stack)
     assert report.facts.step == 5
 
 
@@ -102,9 +102,9 @@ def fail_forward_and_wrap(net: Net, optimizer: torch.optim.Optimizer) -> None:
 
 def test_an_error_that_the_script_raises_from_one_of_memory_is_reported_as_that_one(tmp_path: Path) -> None:
     report, state = report_of(tmp_path, fail_forward_and_wrap)
-    asked = report.facts.asked
-    assert (state, asked.phase, asked.module) == (RunState.OUT_OF_MEMORY, OomPhase.FORWARD, "blocks.1")
-    assert asked.code == "torch.empty(TOO_MUCH)"
+    request = report.facts.asked
+    assert (state, request.phase, request.module) == (RunState.OUT_OF_MEMORY, OomPhase.FORWARD, "blocks.1")
+    assert request.code == "torch.empty(TOO_MUCH)"
 
 
 def fail_forward_of_another_model(_net: Net, _optimizer: torch.optim.Optimizer) -> None:
@@ -117,8 +117,12 @@ def fail_forward_of_another_model(_net: Net, _optimizer: torch.optim.Optimizer) 
 
 def test_a_forward_pass_of_a_further_training_is_reported_as_that_of_the_first(tmp_path: Path) -> None:
     report, _ = report_of(tmp_path, fail_forward_of_another_model)
-    asked = report.facts.asked
-    assert (asked.phase, asked.module, asked.module_kind) == (OomPhase.FORWARD, "Net_2.blocks.1", "Block")
+    request = report.facts.asked
+    assert (request.phase, request.module, request.module_kind) == (
+        OomPhase.FORWARD,
+        "Net_2.blocks.1",
+        "Block",
+    )
 
 
 @pytest.mark.parametrize("updates", [0, 1])

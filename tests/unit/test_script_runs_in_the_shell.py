@@ -53,9 +53,9 @@ def test_the_list_names_the_script_in_place_of_a_model(
 ) -> None:
     script_run(home)
     assert main(["list"]) == 0
-    shown = capsys.readouterr().out
-    assert "train.py" in shown
-    assert "cnn" not in shown
+    text = capsys.readouterr().out
+    assert "train.py" in text
+    assert "cnn" not in text
 
 
 def test_show_gives_the_first_known_values_of_a_loader_that_is_found_later(
@@ -67,10 +67,10 @@ def test_show_gives_the_first_known_values_of_a_loader_that_is_found_later(
     rows = [known, SettingsRow(3, 9, 20, json.dumps(values | changed), json.dumps(changed), "c1")]
     folder = script_run(home, rows=rows)
     assert main(["show", folder.run_id]) == 0
-    shown = capsys.readouterr().out
-    assert "batch_size=8" in shown
-    assert "changed to" in shown
-    assert "batch_size=16" in shown
+    text = capsys.readouterr().out
+    assert "batch_size=8" in text
+    assert "changed to" in text
+    assert "batch_size=16" in text
 
 
 def test_show_describes_the_script_and_only_settings_that_it_has(
@@ -94,11 +94,11 @@ def test_show_as_json_carries_the_origin_and_only_settings_that_the_run_has(
 ) -> None:
     script_run(home)
     assert main(["show", "train-1", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["settings"] == dict(SCRIPT_SETTINGS)
-    assert shown["script"]["command"] == "train.py"
-    assert shown["script"]["arguments"] == ["--epochs", "3", "two words"]
-    assert shown["versions"]["torch"] == "2.9.0"
+    document = json.loads(capsys.readouterr().out)
+    assert document["settings"] == dict(SCRIPT_SETTINGS)
+    assert document["script"]["command"] == "train.py"
+    assert document["script"]["arguments"] == ["--epochs", "3", "two words"]
+    assert document["versions"]["torch"] == "2.9.0"
 
 
 def test_a_summary_names_the_module_of_a_script_outside_of_a_repository(home: Home) -> None:
@@ -197,6 +197,6 @@ def test_what_follows_the_script_is_the_scripts() -> None:
 def test_the_help_of_run_names_scripts_first(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["run", "--help"])
-    shown = capsys.readouterr().out
-    assert shown.startswith("usage: stepscope run [--home FOLDER] [--name NAME] [--nproc N] SCRIPT.py")
-    assert "what follows SCRIPT.py or -m MODULE is the script's" in " ".join(shown.split())
+    text = capsys.readouterr().out
+    assert text.startswith("usage: stepscope run [--home FOLDER] [--name NAME] [--nproc N] SCRIPT.py")
+    assert "what follows SCRIPT.py or -m MODULE is the script's" in " ".join(text.split())

@@ -131,7 +131,7 @@ def test_a_terminal_sees_a_line_that_moves() -> None:
         env=os.environ | {"COLUMNS": "160", "TERM": "xterm"},
     )
     os.close(terminal)
-    shown = b""
+    output = b""
     while True:
         try:
             piece = os.read(controller, 65536)
@@ -139,10 +139,10 @@ def test_a_terminal_sees_a_line_that_moves() -> None:
             break
         if not piece:
             break
-        shown += piece
+        output += piece
     os.close(controller)
     assert following.wait(30) == 0
-    text = shown.decode("utf-8", "replace")
+    text = output.decode("utf-8", "replace")
     assert "/60" in text
     assert "samples/s" in text
     assert "[red]x[/red]" in text

@@ -145,13 +145,13 @@ def test_a_batch_that_is_passed_over_counts_no_samples(tmp_path: Path, every: in
 
 def test_a_micro_batch_that_is_passed_over_counts_no_samples(tmp_path: Path) -> None:
     def train(parts: Parts) -> None:
-        taken = 0
+        count = 0
         for number, (inputs,) in enumerate(parts.loader, start=1):
             if number % 5 == 0:
                 continue
             parts.loss(inputs).backward()
-            taken += 1
-            if taken % 2 == 0:
+            count += 1
+            if count % 2 == 0:
                 parts.update()
 
     assert watched(tmp_path, train).samples == [8] * 8

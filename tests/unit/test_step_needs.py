@@ -27,9 +27,9 @@ def judged(
     detector.set_copy(STEPS, copied_bytes)
     detector.set_retained(STEPS // 2, retained_slope)
     for step in range(1, STEPS + 1):
-        held = GIB + step * MIB
-        row = a_row(step, held, held + 100 * MIB, held)
-        detector.add_steps([row._replace(peak_allocated_bytes=held + transient(step))], limits)
+        live_bytes = GIB + step * MIB
+        row = a_row(step, live_bytes, live_bytes + 100 * MIB, live_bytes)
+        detector.add_steps([row._replace(peak_allocated_bytes=live_bytes + transient(step))], limits)
         ends = () if forward_end is None else (forward_end(step),)
         detector.add_host(step, None, 0, left(step) if on_cpu else None, None, ends)
         if step % 10 == 0:

@@ -90,9 +90,9 @@ def test_a_heap_that_rises_while_lengths_vary_is_not_called_a_leak(seed: int) ->
     for step in range(1, 900):
         length = chance.betavariate(2, 5)
         longest = max(longest, length)
-        held = GIB + min(step, 300) * MIB // 4 + int(longest * 20 * MIB)
-        peak = held + int(length * chance.uniform(0.6, 1.0) * 50 * MIB)
-        rows.append(a_row(step, held, rss=held + GIB)._replace(peak_allocated_bytes=peak))
+        live_bytes = GIB + min(step, 300) * MIB // 4 + int(longest * 20 * MIB)
+        peak = live_bytes + int(length * chance.uniform(0.6, 1.0) * 50 * MIB)
+        rows.append(a_row(step, live_bytes, rss=live_bytes + GIB)._replace(peak_allocated_bytes=peak))
         ends.append(int((length - 0.5) * 20 * MIB))
     assert first_call(rows, ends) is None
     assert LEAST_WHERE_STEPS_DIFFER > 300

@@ -43,9 +43,9 @@ def trained(home: Path, *, has_loader: bool) -> Recorded:
         optimizer = Decaying(net.parameters(), lr=0.1)
         loader = DataLoader(TensorDataset(torch.ones(2 * _STEPS, 4)), batch_size=2)
         batches = iter(loader) if has_loader else ([torch.ones(2, 4)] for _ in range(_STEPS))
-        for (seen,) in batches:
+        for (inputs,) in batches:
             optimizer.zero_grad()
-            net(seen).square().mean().backward()
+            net(inputs).square().mean().backward()
             with suppress(RuntimeError):
                 optimizer.step()
         session.end(None)

@@ -137,9 +137,9 @@ def main() -> int:
     parser.add_argument("--marks", required=True)
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True)
-    given = parser.parse_args()
-    context = Context(KEY, ResultsFile(given.results), seconds=given.seconds)
-    run_tests(context, [str(ROOT / given.file)], given.marks)
+    options = parser.parse_args()
+    context = Context(KEY, ResultsFile(options.results), seconds=options.seconds)
+    run_tests(context, [str(ROOT / options.file)], options.marks)
     return 0 if context.has_time else TIME_IS_OVER
 
 
