@@ -26,6 +26,7 @@ from harness.settings.spec import change
 from harness.store.reader import LogReader
 from harness.supervisor.changes import observe_version
 from harness.supervisor.measuring import Measurement
+from harness.supervisor.refit import refit_peak
 
 # The newest steps under the current settings that are analyzed.
 STEPS = 1_000
@@ -82,7 +83,7 @@ def read_evidence(
         _clocks(reader, name, (extent.first, first, extent.last)),
         reader.memory.latest_sample(),
         speedups(settings, device),
-        predicted_peak,
+        predicted_peak or (_refitted_peak(reader, settings) if recorded.complete is None else None),
         latest_inspection([event for _, event in reader.events()], history[-1].step),
         _sampled_steps(reader, first, extent.last),
         hosts,
@@ -94,6 +95,14 @@ def read_evidence(
         _recorded(reader, "cpu_cores"),
         _recorded(reader, "usable_cores"),
     )
+
+
+def _refitted_peak(reader: LogReader, settings: Settings) -> PredictedPeak | None:
+    """Return the peak with twice the batch of a script, which no prediction can trace, from its own steps."""
+    refit = refit_peak(reader)
+    if refit is None or refit.larger != 2 * refit.samples:
+        return None
+    return PredictedPeak(2 * settings.batch_size, refit.peak_bytes, refit.basis)
 
 
 def _host_samples(reader: LogReader, first: int, changed: int) -> list[HostSampleRow]:

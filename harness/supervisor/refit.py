@@ -35,20 +35,29 @@ class Refit(NamedTuple):
         """Twice the batch, but no more than twice the largest that the fit rests on."""
         return 2 * min(self.samples, self.fit.sizes[-1])
 
+    @property
+    def peak_bytes(self) -> int:
+        """The peak with the samples of `larger`."""
+        return max(self.fit.peak_bytes(self.larger), self.reached_bytes)
+
+    @property
+    def basis(self) -> str:
+        """What the fit rests on, in words."""
+        *smaller, largest_fitted = self.fit.sizes[:6]
+        sizes = ", ".join([*map(words.count, smaller), words.plural(largest_fitted, "sample")])
+        basis = f"from steps of {sizes}" if not self.fit.is_proportional else f"from steps of {sizes} alone"
+        return f"{basis}, with peaks that were sampled" if self.is_lower_bound else basis
+
     def sentence(self, limit_bytes: int | None) -> str:
         """Return the peak of a larger batch, and the largest batch under the limit, in words."""
-        fit, larger = self.fit, self.larger
-        peak_bytes = max(fit.peak_bytes(larger), self.reached_bytes)
+        fit = self.fit
         or_more, at_most = (" or more", "at most ") if self.is_lower_bound else ("", "")
-        text = f"A batch of {words.count(larger)} would peak at about {words.size(peak_bytes)}{or_more}"
+        batch, peak = words.count(self.larger), words.size(self.peak_bytes)
+        text = f"A batch of {batch} would peak at about {peak}{or_more}"
         largest = None if limit_bytes is None else fit.largest(limit_bytes)
         if largest is not None and largest <= _FARTHEST * fit.sizes[-1]:
             text += f"; {at_most}about {words.count(largest)} would fit into {words.size(limit_bytes)}"
-        *smaller, largest_fitted = fit.sizes[:6]
-        sizes = ", ".join([*map(words.count, smaller), words.plural(largest_fitted, "sample")])
-        basis = f"steps of {sizes}" if not fit.is_proportional else f"steps of {sizes} alone"
-        caveat = ", with peaks that were sampled" if self.is_lower_bound else ""
-        return f"{text} (from {basis}{caveat})."
+        return f"{text} ({self.basis})."
 
 
 def refit_peak(reader: LogReader) -> Refit | None:

@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from harness.analysis.advice import RunEvidence, Suggestion, suggest, with_code_alone
+from harness.analysis.advice import PredictedPeak, RunEvidence, Suggestion, suggest, with_code_alone
 from harness.analysis.advice.code import code_for
 from harness.analysis.advice.inspection import StepInspection, SyncLine
 from harness.demo.machine import FACTS
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor.advising import read_evidence
+from harness.supervisor.refit import refit_peak
 from tests.advice_factories import CPU, run_evidence, scenarios
 from tests.script_factories import SCRIPT_SETTINGS, script_run
 from tests.timing_factories import some_steps
@@ -115,3 +116,15 @@ def test_evidence_from_a_scripts_log_has_the_names_of_its_settings(tmp_path: Pat
         evidence = read_evidence(reader, FACTS)
     assert evidence is not None
     assert evidence.names == set(SCRIPT_SETTINGS)
+
+
+def test_the_peak_of_a_larger_batch_is_that_of_the_memory_page(tmp_path: Path) -> None:
+    folder = script_run(Home(tmp_path), {**SCRIPT_SETTINGS, "batch_size": 24}, step_count=200)
+    with LogReader(folder.log) as reader:
+        evidence, refit = read_evidence(reader, FACTS), refit_peak(reader)
+        batch = read_evidence(reader, FACTS, predicted_peak=PredictedPeak(64, 9))
+    assert evidence is not None
+    assert refit is not None
+    assert evidence.predicted_peak == PredictedPeak(48, refit.peak_bytes, refit.basis)
+    assert batch is not None
+    assert batch.predicted_peak == PredictedPeak(64, 9)

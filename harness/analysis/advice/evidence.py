@@ -49,10 +49,11 @@ class SmClock(NamedTuple):
 
 
 class PredictedPeak(NamedTuple):
-    """Predicted peak, in bytes, for a batch size under the settings in effect."""
+    """Expected peak, in bytes, for a batch size under the settings in effect. `basis` says by what."""
 
     batch_size: int
     peak_bytes: int
+    basis: str = "predicted"
 
 
 class RunEvidence(NamedTuple):

@@ -16,7 +16,7 @@ def fits_in_memory(run: RunEvidence, batch: int) -> bool | None:
 def expected_peak(run: RunEvidence, batch: int) -> tuple[int | None, str]:
     """The expected peak for a batch, and the basis of the estimate."""
     if run.predicted_peak is not None and run.predicted_peak.batch_size == batch:
-        return run.predicted_peak.peak_bytes, "predicted"
+        return run.predicted_peak.peak_bytes, run.predicted_peak.basis
     peaks = [row.peak_allocated_bytes for row in run.settled if row.peak_allocated_bytes is not None]
     baselines = [row.allocated_bytes for row in run.settled if row.allocated_bytes is not None]
     if not peaks or not baselines:

@@ -29,8 +29,8 @@ _OTHER_BOTTLENECKS = (Bound.TOO_FEW, Bound.INPUT, Bound.TRANSFER, Bound.LAUNCH)
 def find_headroom(run: RunEvidence) -> Diagnosis | None:
     """Time that does not scale with the batch (the optimizer; on a GPU also the gaps) takes at least 10 %,
     and a doubled batch is expected to need less than 92 % of the available memory: by a prediction where
-    there is one, else by a line through the memory allocated between steps and this run's peak. None while
-    memory leaks: what is free now is not free for long."""
+    there is one, of a script by the peaks of its steps, else by a line through the memory allocated between
+    steps and this run's peak. None while memory leaks: what is free now is not free for long."""
     best = run.timing.best
     if run.bound in _OTHER_BOTTLENECKS or best is None or "batch_size" not in run.names or run.is_leaking:
         return None
