@@ -5,6 +5,7 @@ from typing import Any
 
 import streamlit as st
 
+from dashboard.data.environment import activation
 from harness.records.script import ScriptOrigin
 from harness.supervisor.origin import command_line, environment_text, origin_facts
 
@@ -26,4 +27,5 @@ def script_facts(origin: ScriptOrigin, versions: Mapping[str, Any]) -> None:
 def own_command() -> None:
     """Draw the command that watches a script of one's own, with a button to copy it."""
     st.caption("Watch your own training script, unchanged. In its folder, type:")
-    st.code(_OWN_COMMAND, language="bash", wrap_lines=True)
+    lines = [line for line in (activation(), _OWN_COMMAND) if line is not None]
+    st.code("\n".join(lines), language="bash", wrap_lines=True)
