@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 from harness.attach.active import active
 from harness.attach.ending import NextWatch
 from harness.attach.guard import ScriptGuard
-from harness.attach.launch import DISABLED_VARIABLE, Attachment, attaching, origin_of
+from harness.attach.launch import DISABLED_VARIABLE, Attachment, attaching, origin_of, print_begin
 from harness.notices import print_notice
 from harness.store.home import Home
 from stepscope.arguments import check_name, checked_home, modules_of, optimizers_of, this_script
@@ -67,7 +67,7 @@ def watch(
     if in_notebook():
         show(run)
     else:
-        print_notice(f"this is run {run.name} ({run.id})")
+        print_begin("this", run.name, run.id)
     return run
 
 

@@ -243,12 +243,17 @@ def run_script_into(script: Script, folder: RunFolder, environ: Mapping[str, str
     return _run_watched(script, RunFolder(folder.path, 0 if place is None else place.local_rank), environ)
 
 
+def print_begin(training: str, name: str, run_id: str) -> None:
+    """Print the run that watches `training`, and the command that shows it."""
+    print_notice(f"{training} is run {name} ({run_id}); see it with: stepscope dashboard")
+
+
 def _run_watched(script: Script, folder: RunFolder, environ: Mapping[str, str]) -> int:
     pid = os.getpid()
     with ExitStack() as stack:
         attachment = stack.enter_context(attaching(folder, environ))
         if not folder.rank:
-            print_notice(f"{script.command} is run {attachment.name} ({folder.run_id})")
+            print_begin(script.command, attachment.name, folder.run_id)
         after_import("torch", attachment.attach)
         with reporting_threads(attachment.end):
             error = execute(script)

@@ -222,7 +222,8 @@ def test_a_script_that_never_imports_torch_ends_without_a_word_on_torch(tmp_path
     ended = done(*words(tmp_path, script))
     folder = the_run(tmp_path)
     name = folder.request().name
-    assert ended == (0, "False\n", f"stepscope: {script} is run {name} ({folder.run_id})\n")
+    begin = f"stepscope: {script} is run {name} ({folder.run_id}); see it with: stepscope dashboard\n"
+    assert ended == (0, "False\n", begin)
     run = recorded(folder).run
     assert (run.state, run.state_message) == (
         RunState.FINISHED,
