@@ -9,9 +9,9 @@ MIB, GIB = 2**20, 2**30
 
 
 def some_facts(device: DeviceKind = DeviceKind.CUDA, **values: Any) -> OomFacts:
-    """A step that failed on an 80 GiB card for no special reason: fields of Asked, Held and OomFacts may be
-    given by name."""
-    asked: dict[str, Any] = {
+    """A step that failed on an 80 GiB card for no special reason: fields of its request, of its memory and of
+    the facts may be given by name."""
+    request: dict[str, Any] = {
         "error_bytes": 512 * MIB,
         "least_bytes": 512 * MIB,
         "most_bytes": 512 * MIB,
@@ -24,7 +24,7 @@ def some_facts(device: DeviceKind = DeviceKind.CUDA, **values: Any) -> OomFacts:
         "note": None,
         "script_site": None,
     }
-    held: dict[str, Any] = {
+    memory: dict[str, Any] = {
         "allocated_bytes": 79 * GIB,
         "reserved_bytes": 79 * GIB + 100 * MIB,
         "free_bytes": 0,
@@ -63,9 +63,9 @@ def some_facts(device: DeviceKind = DeviceKind.CUDA, **values: Any) -> OomFacts:
         "calls_without_backward": 0,
     }
     for name, value in values.items():
-        (group,) = (group for group in (asked, held, facts) if name in group)
+        (group,) = (group for group in (request, memory, facts) if name in group)
         group[name] = value
-    return OomFacts(asked=FailedRequest(**asked), held=MemoryAtFailure(**held), **facts)
+    return OomFacts(request=FailedRequest(**request), memory=MemoryAtFailure(**memory), **facts)
 
 
 def some_peaks(*pairs: tuple[int, float]) -> tuple[BatchPeak, ...]:

@@ -80,7 +80,7 @@ def _report(report: OomReport, file: str, at: int) -> None:
         st.caption(f":material/flag: {plain(report.outcome)}")
     left, right = st.columns(2, gap="large")
     with left:
-        _request(facts.asked, facts)
+        _request(facts.request, facts)
     with right:
         _memory(facts)
     _evidence(report)
@@ -117,7 +117,7 @@ def _request(request: FailedRequest, facts: OomFacts) -> None:
 
 def _memory(facts: OomFacts) -> None:
     heading("Memory at the failure")
-    memory = facts.held
+    memory = facts.memory
     limit = f"Limit ({memory.limit_name})"
     parts = budget(facts)
     is_cpu = facts.device is DeviceKind.CPU

@@ -70,7 +70,7 @@ def died(home: Path, what: str, cap_gib: float = CAP_GIB, device: str = "cuda") 
 def check_sum(report: OomReport) -> None:
     """The parts of the limit sum to it."""
     parts = list(budget(report.facts))
-    limit_bytes = report.facts.held.limit_bytes
+    limit_bytes = report.facts.memory.limit_bytes
     assert limit_bytes is not None
     assert sum(part.size_bytes for part in parts) == limit_bytes, parts
     assert not any(part.name.startswith(("excess", "not known")) for part in parts), parts

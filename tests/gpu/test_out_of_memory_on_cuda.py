@@ -70,10 +70,10 @@ def test_a_change_that_was_too_much_is_rolled_back(
     assert_level_is_back(failure)
     (report,) = reports(folder)
     assert report.verdict in (OomVerdict.CAP, OomVerdict.FRAGMENTATION)
-    assert report.facts.asked.error_bytes is not None
-    assert report.facts.held.reserved_bytes is not None
-    assert report.facts.held.reserved_bytes <= 2 << 30
-    assert report.facts.held.device_total_bytes is not None
+    assert report.facts.request.error_bytes is not None
+    assert report.facts.memory.reserved_bytes is not None
+    assert report.facts.memory.reserved_bytes <= 2 << 30
+    assert report.facts.memory.device_total_bytes is not None
     with LogReader(folder.log) as log:
         assert json.loads(log.settings_history()[-1].changed) == {"batch_size": 8}
     record_property("the report's sentence", report.sentence)

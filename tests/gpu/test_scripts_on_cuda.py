@@ -197,7 +197,7 @@ def test_memory_that_runs_out_is_explained_with_the_scripts_line(
     report = report_from_json(row.report)
     record_property("the report's sentence", report.sentence)
     record_property("its counterfactuals", "; ".join(one.text for one in report.counterfactuals))
-    request = report.facts.asked
+    request = report.facts.request
     assert (report.verdict, request.phase) == (OomVerdict.CAP, OomPhase.FORWARD)
     assert request.site is not None
     assert f"{Path(__file__).name}:{line_of('TOO MUCH')}" in request.site

@@ -60,7 +60,7 @@ def test_show_prints_the_newest_report_on_memory_and_json_carries_all(
     assert main(["show", "ran-out", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)["oom_reports"]
     assert [report["step"] for report in printed] == [20, 21]
-    assert printed[0]["report"]["facts"]["asked"]["module"] == "blocks.3.mlp"
+    assert printed[0]["report"]["facts"]["request"]["module"] == "blocks.3.mlp"
 
 
 def test_many_evaluations_hide_no_other_event(capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,7 +116,7 @@ def test_nothing_was_released_where_the_cap_need_not_have_refused_what_fits(othe
 def test_what_was_released_at_least_is_printed_as_no_more(size_bytes: int) -> None:
     left = RELEASED["most_bytes"] + size_bytes
     facts = some_facts(DeviceKind.CPU, **RELEASED | {"cap_bytes": 95 * GIB, "cap_left_bytes": left})
-    facts = facts._replace(held=facts.held._replace(device_total_bytes=200 * GIB))
+    facts = facts._replace(memory=facts.memory._replace(device_total_bytes=200 * GIB))
     released = released_bytes(facts)
     number, unit = words.size(released).replace(",", "").split()
     printed = float(number) * 1024 ** ("B", "KiB", "MiB", "GiB").index(unit)
@@ -198,7 +198,7 @@ FIELDS = (
 def test_whatever_is_known_the_parts_add_up_to_the_limit(device: DeviceKind, sizes: list[int | None]) -> None:
     facts = some_facts(device, **dict(zip(FIELDS, sizes, strict=True)))
     result = budget(facts)
-    assert sum(part.size_bytes for part in result) == (facts.held.limit_bytes or 0)
+    assert sum(part.size_bytes for part in result) == (facts.memory.limit_bytes or 0)
     names = [part.name for part in result]
     assert len(set(names)) == len(names)
     assert all(one.name.startswith("excess") for one in result if one.size_bytes < 0)
@@ -227,7 +227,7 @@ def test_holes_as_large_as_the_request_were_none_at_the_failure() -> None:
     report = explain(freed)
     assert report.verdict is OomVerdict.CAP
     assert "10.0 MiB free in the heap in pieces, 280 MiB free in the heap since the failure" in report.why
-    assert sum(part.size_bytes for part in budget(freed)) == freed.held.limit_bytes
+    assert sum(part.size_bytes for part in budget(freed)) == freed.memory.limit_bytes
 
 
 def test_where_the_request_is_unknown_so_is_what_the_failed_functions_had() -> None:

@@ -76,7 +76,7 @@ def report_on(folder: Path, workload: Workload, device: FakeDevice, index: int) 
 def test_the_memory_of_the_gpu_that_the_error_names_is_read(tmp_path: Path, workload: Workload) -> None:
     other = a_card(1, 20 * GIB)
     report = report_on(tmp_path, workload, a_card(0, GIB, other), index=1)
-    memory = report.facts.held
+    memory = report.facts.memory
     assert (memory.allocated_bytes, memory.device_free_bytes) == (20 * GIB, GIB)
     assert memory.reserved_bytes == other.allocator.reserved_bytes
     assert report.facts.device_name == f"{NAME} (cuda:1)"
@@ -90,15 +90,17 @@ def test_nothing_of_the_runs_own_gpu_explains_it(tmp_path: Path, workload: Workl
     assert report.verdict is not OomVerdict.LEAK
     assert (facts.leak, facts.static_bytes, facts.peaks, facts.sites) == (None, None, (), ())
     assert {(s.allocated_bytes, s.peak_bytes, s.reserved_bytes) for s in facts.steps} == {(None, None, None)}
-    assert facts.asked.note is not None
-    assert facts.asked.note.startswith("Memory ran out on cuda:1, and the run records the memory of cuda:0:")
+    assert facts.request.note is not None
+    assert facts.request.note.startswith(
+        "Memory ran out on cuda:1, and the run records the memory of cuda:0:"
+    )
 
 
 def test_where_the_other_gpu_cannot_be_read_the_text_of_the_error_remains(
     tmp_path: Path, workload: Workload
 ) -> None:
     report = report_on(tmp_path, workload, a_card(0, GIB), index=1)
-    memory = report.facts.held
+    memory = report.facts.memory
     assert (memory.allocated_bytes, memory.reserved_bytes, memory.process_bytes) == (
         None,
         None,
@@ -112,7 +114,7 @@ def test_where_the_other_gpu_cannot_be_read_the_text_of_the_error_remains(
 def test_an_error_on_the_runs_own_gpu_keeps_its_history(tmp_path: Path, workload: Workload) -> None:
     report = report_on(tmp_path, workload, a_card(1, 20 * GIB, a_card(0, GIB)), index=1)
     facts = report.facts
-    assert (facts.device_name, facts.held.allocated_bytes, facts.asked.note) == (NAME, 20 * GIB, None)
+    assert (facts.device_name, facts.memory.allocated_bytes, facts.request.note) == (NAME, 20 * GIB, None)
     assert facts.static_bytes == 20 * GIB
     assert facts.leak is not None
     assert facts.peaks
@@ -122,7 +124,7 @@ def test_an_error_on_the_runs_own_gpu_keeps_its_history(tmp_path: Path, workload
 def test_a_cap_of_the_run_is_none_of_another_gpu(tmp_path: Path) -> None:
     workload = a_workload(memory_cap_gib=4)
     report = report_on(tmp_path, workload, a_card(0, GIB, a_card(1, 20 * GIB)), index=1)
-    assert report.facts.held.cap_bytes is None
+    assert report.facts.memory.cap_bytes is None
     workload.close()
 
 

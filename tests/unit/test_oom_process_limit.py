@@ -92,7 +92,7 @@ def test_address_space_that_malloc_has_set_aside_is_a_part_of_its_own() -> None:
     assert parts["outside the heap: Python's pools, stacks, libraries' own mappings"] == 35 * MIB
     assert parts["set aside by malloc for other threads: address space without memory"] == 20 * MIB
     assert "20.0 MiB set aside by malloc for other threads" in explain(facts).why
-    assert facts.held.outside_bytes == 35 * MIB
+    assert facts.memory.outside_bytes == 35 * MIB
 
 
 def test_a_loaders_worker_fills_the_limit_by_itself() -> None:
@@ -153,20 +153,20 @@ def test_memory_that_the_failed_step_has_released_is_named() -> None:
 def test_a_memory_cap_that_left_less_is_the_limit() -> None:
     facts = some_facts(DeviceKind.CPU, **LIMITED, cap_bytes=340 * MIB, cap_left_bytes=0)
     assert explain(facts).verdict is OomVerdict.CAP
-    assert facts.held.limit_name == "memory cap"
+    assert facts.memory.limit_name == "memory cap"
 
 
 def test_a_limit_of_the_process_that_left_less_than_the_cap_is_the_limit() -> None:
     facts = some_facts(DeviceKind.CPU, **LIMITED, cap_bytes=20 * GIB, cap_left_bytes=19 * GIB)
     assert explain(facts).verdict is OomVerdict.PROCESS_LIMIT
-    assert facts.held.limit_bytes == 600 * MIB
+    assert facts.memory.limit_bytes == 600 * MIB
 
 
 def test_a_limit_that_left_more_than_the_machine_is_none() -> None:
     far = ProcessLimit("ulimit -v", 100 * GIB, 10 * GIB, 5 * GIB)
     facts = some_facts(DeviceKind.CPU, **LIMITED | {"process_limit": far, "device_free_bytes": MIB // 64})
     assert explain(facts).verdict is OomVerdict.OTHER_PROCESS
-    assert facts.held.limit_name == "device"
+    assert facts.memory.limit_name == "device"
 
 
 def test_without_a_limit_a_request_of_unknown_size_is_not_called_too_big_while_memory_was_free() -> None:

@@ -270,9 +270,9 @@ def test_a_cap_that_would_have_sufficed_is_not_stated_as_the_one_that_was_reache
 
 def test_where_something_else_took_the_rest_of_the_cap_no_larger_one_is_named() -> None:
     facts = some_facts(**GROUNDS[OomVerdict.CAP])
-    assert facts.held.reserved_bytes is not None
-    roomy = facts.held.reserved_bytes + (facts.asked.most_bytes or 0) + GIB
-    facts = facts._replace(held=facts.held._replace(cap_bytes=roomy))
+    assert facts.memory.reserved_bytes is not None
+    roomy = facts.memory.reserved_bytes + (facts.request.most_bytes or 0) + GIB
+    facts = facts._replace(memory=facts.memory._replace(cap_bytes=roomy))
     assert not _cap(facts, OomVerdict.CAP)
 
 
@@ -300,17 +300,25 @@ def test_a_report_travels_as_strict_json() -> None:
     text = to_json(report)
     assert report_from_json(text) == report
     assert "\n" not in text
-    assert json.loads(text)["facts"]["asked"]["phase"] == "forward"
+    assert json.loads(text)["facts"]["request"]["phase"] == "forward"
 
 
 def test_a_report_from_before_some_fields_were_kept_is_read() -> None:
     message = json.loads(to_json(a_full_report()))
     for field in ("since_step", "leaked_bytes", "hunt"):
         del message["facts"]["leak"][field]
-    del message["facts"]["held"]["cap_left_bytes"]
+    del message["facts"]["memory"]["cap_left_bytes"]
     report = report_from_json(json.dumps(message))
     assert report.facts.leak is not None
-    assert (report.facts.leak.leaked_bytes, report.facts.held.cap_left_bytes) == (None, None)
+    assert (report.facts.leak.leaked_bytes, report.facts.memory.cap_left_bytes) == (None, None)
+
+
+def test_a_report_with_the_names_of_an_earlier_version_is_read() -> None:
+    report = a_full_report()
+    message = json.loads(to_json(report))
+    facts = message["facts"]
+    facts["asked"], facts["held"] = facts.pop("request"), facts.pop("memory")
+    assert report_from_json(json.dumps(message)) == report
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"facts": 1}', "null"])

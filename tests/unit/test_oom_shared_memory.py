@@ -78,8 +78,8 @@ def can_mount() -> bool:
 def test_a_full_shared_memory_is_the_verdict_on_every_device(text: str, device: DeviceKind) -> None:
     assert is_out_of_memory(RuntimeError(text))
     facts = some_facts(device, error=text, phase=OomPhase.WORKER)
-    memory = facts.held._replace(shared_free_bytes=MIB, shared_total_bytes=64 * MIB)
-    report = explain(facts._replace(held=memory))
+    memory = facts.memory._replace(shared_free_bytes=MIB, shared_total_bytes=64 * MIB)
+    report = explain(facts._replace(memory=memory))
     assert report.verdict is OomVerdict.SHARED_MEMORY
     assert "of its 64.0 MiB, 1.00 MiB were free when it was read after the error" in report.why
     assert "--shm-size" in report.why
@@ -112,7 +112,7 @@ def test_a_worker_without_space_in_shared_memory_ends_with_this_verdict_for_real
         [row] = log.memory.oom_reports()
     report = report_from_json(row.report)
     assert report.verdict is OomVerdict.SHARED_MEMORY
-    assert report.facts.asked.phase is OomPhase.WORKER
-    assert report.facts.held.shared_total_bytes == 16 * MIB
+    assert report.facts.request.phase is OomPhase.WORKER
+    assert report.facts.memory.shared_total_bytes == 16 * MIB
     # What the error says is not cut off by the worker's traceback.
     assert "unable to allocate shared memory(shm)" in report.facts.error

@@ -154,7 +154,7 @@ def test_the_optimizers_first_step_is_taken_again_when_only_its_state_was_being_
     bench.acts[2] = [lambda: after.append(weights_of(bench))]
     assert bench.train() == LIMIT
     report = report_from_json(bench.reports[0].report)
-    assert report.facts.asked.phase is OomPhase.OPTIMIZER
+    assert report.facts.request.phase is OomPhase.OPTIMIZER
     assert report.facts.is_first_update
     assert {float(kept["step"]) for kept in bench.workload.optimizer.state.values()} == {float(LIMIT)}
     assert not all(map(torch.equal, before, after[0]))

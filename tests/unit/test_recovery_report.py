@@ -27,12 +27,12 @@ def test_the_report_is_in_the_log_and_as_text_in_the_folder(bench: Bench, tmp_pa
     (row,) = bench.reports
     report = report_from_json(row.report)
     assert (row.step, row.outcome) == (20, report.outcome)
-    assert report.facts.asked.phase is OomPhase.FORWARD
-    assert report.facts.asked.module == ""
-    assert report.facts.asked.site is not None
-    assert report.facts.asked.site.startswith("tests/recovery_factories.py:")
-    assert report.facts.asked.code == "raise torch.OutOfMemoryError(TEXT)"
-    assert report.facts.asked.error_bytes == 2 << 30
+    assert report.facts.request.phase is OomPhase.FORWARD
+    assert report.facts.request.module == ""
+    assert report.facts.request.site is not None
+    assert report.facts.request.site.startswith("tests/recovery_factories.py:")
+    assert report.facts.request.code == "raise torch.OutOfMemoryError(TEXT)"
+    assert report.facts.request.error_bytes == 2 << 30
     assert {holder.category for holder in report.facts.holders} >= {"weights", "optimizer state"}
     (path,) = (tmp_path / "captures").iterdir()
     assert path.name == "oom-step-20.txt"
@@ -45,7 +45,7 @@ def test_an_error_in_a_loader_worker_is_the_end(tmp_path: Path) -> None:
     in_a_step(bench, 20, raising(RuntimeError(text)))
     with pytest.raises(NoRecoveryError, match="worker of the data loader"):
         bench.train()
-    assert report_from_json(bench.reports[0].report).facts.asked.phase is OomPhase.WORKER
+    assert report_from_json(bench.reports[0].report).facts.request.phase is OomPhase.WORKER
 
 
 def test_a_batch_that_could_not_be_loaded_is_left_out_with_a_new_loader(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_batch_that_could_not_be_loaded_is_left_out_with_a_new_loader(tmp_path
     bench.acts[20] = [lambda: setattr(loader, "next", raising(MemoryError()))]
     assert bench.train() == LIMIT
     assert bench.workload._loader is not loader
-    assert report_from_json(bench.reports[0].report).facts.asked.phase is OomPhase.DATA
+    assert report_from_json(bench.reports[0].report).facts.request.phase is OomPhase.DATA
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3])
@@ -80,7 +80,7 @@ def test_each_part_of_a_step_is_told_as_its_phase(tmp_path: Path, part: str, pha
     bench.acts[20] = [lambda: setattr(bench.workload, part, raising(torch.OutOfMemoryError(TEXT)))]
     with pytest.raises(NoRecoveryError):
         bench.train()
-    assert report_from_json(bench.reports[0].report).facts.asked.phase is phase
+    assert report_from_json(bench.reports[0].report).facts.request.phase is phase
 
 
 @pytest.mark.parametrize(

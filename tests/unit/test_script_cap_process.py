@@ -53,7 +53,7 @@ def test_a_batch_over_the_cap_ends_a_script_with_its_line_and_the_batch_that_wou
         assert log.run().state == RunState.OUT_OF_MEMORY
         (row,) = log.memory.oom_reports()
     report = report_from_json(row.report)
-    request = report.facts.asked
+    request = report.facts.request
     assert (report.verdict, request.phase) == (OomVerdict.CAP, OomPhase.FORWARD)
     assert (request.module or "").startswith(("0", "1"))
     assert "wide_layers.py" in (request.site or "")

@@ -51,6 +51,6 @@ def test_the_report_blames_the_variable_that_keeps_the_graphs_of_an_evaluation(
     with LogReader(folder.log) as log:
         [row] = log.memory.oom_reports()
     report = report_from_json(row.report)
-    assert (report.verdict, report.facts.asked.phase) == (OomVerdict.KEPT_GRAPHS, phase)
+    assert (report.verdict, report.facts.request.phase) == (OomVerdict.KEPT_GRAPHS, phase)
     assert "behind the variable total in train.py:" in report.why
     assert report.facts.calls_without_backward > 100

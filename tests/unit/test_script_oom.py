@@ -83,7 +83,7 @@ def fail_between(_net: Net, _optimizer: torch.optim.Optimizer) -> None:
 
 def test_a_forward_pass_is_reported_with_the_scripts_line_and_module(tmp_path: Path) -> None:
     report, state = report_of(tmp_path, fail_forward)
-    request = report.facts.asked
+    request = report.facts.request
     assert state == RunState.OUT_OF_MEMORY
     assert (request.phase, request.module, request.module_kind) == (OomPhase.FORWARD, "blocks.1", "Block")
     assert request.site is not None
@@ -102,7 +102,7 @@ def fail_forward_and_wrap(net: Net, optimizer: torch.optim.Optimizer) -> None:
 
 def test_an_error_that_the_script_raises_from_one_of_memory_is_reported_as_that_one(tmp_path: Path) -> None:
     report, state = report_of(tmp_path, fail_forward_and_wrap)
-    request = report.facts.asked
+    request = report.facts.request
     assert (state, request.phase, request.module) == (RunState.OUT_OF_MEMORY, OomPhase.FORWARD, "blocks.1")
     assert request.code == "torch.empty(TOO_MUCH)"
 
@@ -117,7 +117,7 @@ def fail_forward_of_another_model(_net: Net, _optimizer: torch.optim.Optimizer) 
 
 def test_a_forward_pass_of_a_further_training_is_reported_as_that_of_the_first(tmp_path: Path) -> None:
     report, _ = report_of(tmp_path, fail_forward_of_another_model)
-    request = report.facts.asked
+    request = report.facts.request
     assert (request.phase, request.module, request.module_kind) == (
         OomPhase.FORWARD,
         "Net_2.blocks.1",
@@ -136,7 +136,7 @@ def test_the_first_update_of_a_further_optimizer_allocates_its_state(tmp_path: P
         hungry.step()
 
     report, _ = report_of(tmp_path, fail)
-    assert report.facts.asked.phase is OomPhase.OPTIMIZER
+    assert report.facts.request.phase is OomPhase.OPTIMIZER
     assert report.facts.is_first_update is (updates == 0)
 
 
@@ -147,7 +147,7 @@ def test_only_settings_that_the_script_has_are_in_the_report(tmp_path: Path) -> 
 
 def test_a_backward_pass_is_reported_as_such(tmp_path: Path) -> None:
     report, _ = report_of(tmp_path, fail_backward)
-    assert report.facts.asked.phase is OomPhase.BACKWARD
+    assert report.facts.request.phase is OomPhase.BACKWARD
 
 
 def test_the_batch_size_is_that_of_the_loader_that_fed_the_step(tmp_path: Path) -> None:
@@ -171,13 +171,13 @@ def test_the_batch_size_is_not_that_of_a_loader_for_evaluation(tmp_path: Path) -
             net(inputs)
 
     report, _ = report_of(tmp_path, fail)
-    assert (report.facts.asked.phase, report.facts.batch_size) == (OomPhase.EVALUATION, 8)
+    assert (report.facts.request.phase, report.facts.batch_size) == (OomPhase.EVALUATION, 8)
 
 
 def test_what_fails_outside_of_a_phase_is_between_two_steps(tmp_path: Path) -> None:
     report, _ = report_of(tmp_path, fail_between)
-    assert report.facts.asked.phase is OomPhase.BETWEEN
-    assert report.facts.asked.code == "torch.empty(TOO_MUCH)"
+    assert report.facts.request.phase is OomPhase.BETWEEN
+    assert report.facts.request.code == "torch.empty(TOO_MUCH)"
 
 
 @pytest.mark.parametrize("steps", [4, 100])
@@ -196,7 +196,7 @@ def test_a_batch_that_cannot_be_put_together_fails_in_data_loading(tmp_path: Pat
     with attached.log() as log:
         (row,) = log.memory.oom_reports()
     report = report_from_json(row.report)
-    assert (report.facts.step, report.facts.asked.phase) == (steps + 1, OomPhase.DATA)
+    assert (report.facts.step, report.facts.request.phase) == (steps + 1, OomPhase.DATA)
 
 
 @pytest.mark.slow
@@ -268,9 +268,9 @@ def test_a_script_that_runs_out_of_memory_prints_what_it_prints_without_a_watch(
     with LogReader(folder.log) as log:
         (row,) = log.memory.oom_reports()
         facts = report_from_json(row.report).facts
-    assert (facts.step, facts.asked.phase, facts.asked.module) == (steps + 1, OomPhase.FORWARD, "1")
-    assert facts.asked.site is not None
-    assert facts.asked.site.endswith("out_of_memory.py:20 forward")
+    assert (facts.step, facts.request.phase, facts.request.module) == (steps + 1, OomPhase.FORWARD, "1")
+    assert facts.request.site is not None
+    assert facts.request.site.endswith("out_of_memory.py:20 forward")
 
 
 def test_the_report_names_the_scripts_variables_that_hold_the_most(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_out_of_memory_in_any_loop_is_explained_and_goes_on_up(tmp_path: Path) -
         (row,) = log.memory.oom_reports()
     report = report_from_json(row.report)
     assert event.step == report.facts.step == 10
-    assert "tests/unit/test_watch.py" in (report.facts.asked.site or "")
+    assert "tests/unit/test_watch.py" in (report.facts.request.site or "")
 
 
 def test_what_fails_before_the_first_step_is_recorded_too(tmp_path: Path) -> None:

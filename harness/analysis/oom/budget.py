@@ -54,7 +54,7 @@ def released_bytes(facts: OomFacts) -> int:
     memory as read, the difference was in use when the cap refused it. Rounded down to the digits in which it
     is printed.
     """
-    memory, request = facts.held, facts.asked.most_bytes
+    memory, request = facts.memory, facts.request.most_bytes
     if facts.device is not DeviceKind.CPU or memory.limit_left_bytes is None:
         return 0
     # A request beyond the machine's free memory may have been refused by the machine.
@@ -73,13 +73,13 @@ def _rounded_down(size_bytes: int) -> int:
 
 
 def budget(facts: OomFacts) -> tuple[BudgetPart, ...]:
-    """Return parts that sum to the limit, `facts.held.limit_bytes`; empty if it is unknown. The last part
+    """Return parts that sum to the limit, `facts.memory.limit_bytes`; empty if it is unknown. The last part
     contains what could not be read, and its name lists the candidates."""
-    memory, device = facts.held, facts.device
+    memory, device = facts.memory, facts.device
     limit_bytes = memory.limit_bytes
     if limit_bytes is None:
         return ()
-    if memory.is_limited and facts.asked.phase is OomPhase.WORKER:
+    if memory.is_limited and facts.request.phase is OomPhase.WORKER:
         return (BudgetPart("not known: the worker's own memory", limit_bytes),)
     on_cpu = device is DeviceKind.CPU
     parts, unknown = [BudgetPart("allocated", memory.allocated_bytes or 0)], []
@@ -87,7 +87,7 @@ def budget(facts: OomFacts) -> tuple[BudgetPart, ...]:
         parts, unknown = [], ["allocated memory"]
     parts += _unused(memory, on_cpu)
     inside = sum(part.size_bytes for part in parts)
-    released = released_bytes(facts) if facts.asked.most_bytes else None
+    released = released_bytes(facts) if facts.request.most_bytes else None
     outside_parts, outside_unknown = _outside(memory, on_cpu, inside, released)
     least_excess = _LEAST_EXCESS * limit_bytes
     parts += [part for part in outside_parts if part.size_bytes >= 0 or -part.size_bytes >= least_excess]

@@ -78,7 +78,7 @@ def _causes(facts: OomFacts) -> list[tuple[OomVerdict, str]]:
 
 
 def _other_process(facts: OomFacts) -> str | None:
-    memory, most = facts.held, facts.asked.most_bytes
+    memory, most = facts.memory, facts.request.most_bytes
     others, free = memory.others_bytes, memory.device_free_bytes
     if others is None or free is None or most is None or hits_limit(facts):
         return None
@@ -91,7 +91,7 @@ def _other_process(facts: OomFacts) -> str | None:
 
 
 def _private_pools(facts: OomFacts) -> str | None:
-    private, least = facts.held.private_free_bytes, facts.asked.least_bytes
+    private, least = facts.memory.private_free_bytes, facts.request.least_bytes
     if not private or least is None or private < least:
         return None
     return (
@@ -101,7 +101,7 @@ def _private_pools(facts: OomFacts) -> str | None:
 
 
 def _other_stream(facts: OomFacts) -> str | None:
-    waiting, least = facts.held.waiting_bytes, facts.asked.least_bytes
+    waiting, least = facts.memory.waiting_bytes, facts.request.least_bytes
     if not waiting or least is None or waiting < least:
         return None
     return (
@@ -111,7 +111,7 @@ def _other_stream(facts: OomFacts) -> str | None:
 
 
 def _fragmentation(facts: OomFacts) -> str | None:
-    memory, most = facts.held, facts.asked.most_bytes
+    memory, most = facts.memory, facts.request.most_bytes
     if memory.unused_bytes is None or memory.reserved_bytes is None:
         return None
     if max(_leaked(facts), _kept_bytes(facts)) > memory.unused_bytes:
@@ -137,7 +137,7 @@ def _holes(facts: OomFacts, holes: int) -> str | None:
     """Test fragmentation on the CPU: under a cap or a limit of the process, free memory in the heap that the
     request could not use. The size of the largest hole is unknown; the error implies that it was too small.
     Holes as large as it by now are those of what has been freed since."""
-    memory, least = facts.held, facts.asked.least_bytes or 0
+    memory, least = facts.memory, facts.request.least_bytes or 0
     holes -= memory.large_hole_bytes or 0
     limit = memory.run_limit_bytes
     if limit is None or not hits_limit(facts) or holes < max(least, limit * LEAST_HOLES_SHARE):
@@ -151,16 +151,15 @@ def _holes(facts: OomFacts, holes: int) -> str | None:
 def _cap(facts: OomFacts) -> str | None:
     if not hits_cap(facts):
         return None
-    return (
-        f"The memory cap of {words.size(facts.held.cap_bytes)} was reached: {_allocated_and_requested(facts)}"
-    )
+    cap = words.size(facts.memory.cap_bytes)
+    return f"The memory cap of {cap} was reached: {_allocated_and_requested(facts)}"
 
 
 def _process_limit(facts: OomFacts) -> str | None:
-    if not facts.held.is_limited:
+    if not facts.memory.is_limited:
         return None
     limit = _limit(facts)
-    if facts.asked.phase is OomPhase.WORKER:
+    if facts.request.phase is OomPhase.WORKER:
         return (
             f"A loader worker reached {limit}, which it inherits and which counts its own memory: "
             f"{_allocated_and_requested(facts)}"
@@ -169,7 +168,7 @@ def _process_limit(facts: OomFacts) -> str | None:
 
 
 def _leak(facts: OomFacts) -> str | None:
-    leak, limit = facts.leak, facts.held.run_limit_bytes
+    leak, limit = facts.leak, facts.memory.run_limit_bytes
     if leak is None or leak.series == LeakSeries.FRAGMENTATION:
         return None
     if limit and leak.leaked_bytes is not None and leak.leaked_bytes < limit * LEAST_LEAKED_SHARE:
@@ -194,7 +193,7 @@ def _leaked(facts: OomFacts) -> int:
 def _kept_graphs(facts: OomFacts) -> str | None:
     if not (kept_bytes := _kept_bytes(facts)):
         return None
-    variable, limit = facts.variables[0], facts.held.run_limit_bytes
+    variable, limit = facts.variables[0], facts.memory.run_limit_bytes
     size = f"{'' if variable.is_complete else 'at least '}{words.size(kept_bytes)}"
     of = "" if not limit else f" of {_run_limit(facts)}"
     return (
@@ -209,24 +208,24 @@ def _kept_bytes(facts: OomFacts) -> int:
     model without a backward pass are not usual in the run; else 0."""
     if not facts.variables or not facts.calls_without_backward:
         return 0
-    variable, limit = facts.variables[0], facts.held.run_limit_bytes or 0
+    variable, limit = facts.variables[0], facts.memory.run_limit_bytes or 0
     share = _LEAST_KEPT_SHARE if variable.is_complete else _LEAST_READ_SHARE
     is_much = _is_mostly_saved(variable) and variable.saved_bytes >= share * limit
     return variable.saved_bytes if is_much else 0
 
 
 def _huge_request(facts: OomFacts) -> str | None:
-    limit, least = facts.held.limit_bytes, facts.asked.least_bytes
+    limit, least = facts.memory.limit_bytes, facts.request.least_bytes
     if not limit or least is None or least < limit * HUGE_SHARE:
         return None
-    size = words.size(facts.asked.most_bytes)
+    size = words.size(facts.request.most_bytes)
     if least > limit:
         return f"A single request for {size} exceeds {_limit(facts)}."
     return f"A single request for {size} is {words.percent(100 * least / limit)} of {_limit(facts)}."
 
 
 def _first_update(facts: OomFacts) -> str | None:
-    if facts.asked.phase is not OomPhase.OPTIMIZER or not facts.is_first_update:
+    if facts.request.phase is not OomPhase.OPTIMIZER or not facts.is_first_update:
         return None
     text = (
         "The optimizer allocates its state in its first step, and it did not fit in addition to weights and "
@@ -258,13 +257,13 @@ _TESTS: tuple[tuple[OomVerdict, Callable[[OomFacts], str | None]], ...] = (
 
 def _too_big(facts: OomFacts) -> str:
     batch = "" if facts.batch_size is None else f" with batch {facts.batch_size:,}"
-    action = _UNTRAINED.get(facts.asked.phase, f"Training{batch}")
-    limit = "is available" if facts.held.limit_bytes is None else _limit(facts)
+    action = _UNTRAINED.get(facts.request.phase, f"Training{batch}")
+    limit = "is available" if facts.memory.limit_bytes is None else _limit(facts)
     return f"{action} needs more than {limit}: {_allocated_and_requested(facts)}"
 
 
 def _allocated_and_requested(facts: OomFacts) -> str:
-    memory, most = facts.held, facts.asked.most_bytes
+    memory, most = facts.memory, facts.request.most_bytes
     requested = "" if most is None else f"{_requested_size(facts)} more requested"
     if facts.device is DeviceKind.CPU and memory.limit_left_bytes is not None and memory.allocated_bytes:
         end = f"{_requested_size(facts)} more were requested" if requested else _UNKNOWN_REQUEST
@@ -280,21 +279,21 @@ def _allocated_and_requested(facts: OomFacts) -> str:
 def _parts(facts: OomFacts) -> str:
     """Return the parts of a cap or a limit of the process on the CPU, which sum to it."""
     parts = budget(facts)
-    listed = [part for part in parts if abs(part.size_bytes) >= LEAST_SHOWN * (facts.held.limit_bytes or 0)]
+    listed = [part for part in parts if abs(part.size_bytes) >= LEAST_SHOWN * (facts.memory.limit_bytes or 0)]
     texts = [part.phrase for part in listed if part.size_bytes > 0]
     excess = -sum(part.size_bytes for part in listed if part.size_bytes < 0)
     return f"{', '.join(texts)}{f', {words.size(excess)} more than it' if excess else ''}"
 
 
 def _requested_size(facts: OomFacts) -> str:
-    request = facts.asked
+    request = facts.request
     if request.least_bytes == request.most_bytes or request.error_bytes == request.most_bytes:
         return words.size(request.most_bytes)
     return f"up to {words.size(request.most_bytes)}"
 
 
 def _limit(facts: OomFacts) -> str:
-    memory = facts.held
+    memory = facts.memory
     if memory.is_capped:
         return f"the memory cap of {words.size(memory.cap_bytes)}"
     if memory.process_limit is not None and memory.is_limited:
@@ -305,7 +304,7 @@ def _limit(facts: OomFacts) -> str:
 
 def _run_limit(facts: OomFacts) -> str:
     """Return the limit in words, with the part of it that the run can use where that is known to be less."""
-    memory = facts.held
+    memory = facts.memory
     if memory.run_limit_bytes == memory.limit_bytes:
         return _limit(facts)
     return f"the {words.size(memory.run_limit_bytes)} that {_limit(facts)} left to the run"
@@ -336,14 +335,14 @@ def _saved(facts: OomFacts, variable: LiveVariable) -> str:
         f", of which the autograd graphs of its tensors keep {'' if variable.is_complete else 'at least '}"
         f"{words.size(variable.saved_bytes)} saved for a backward pass"
     )
-    is_in_step = facts.asked.phase in (OomPhase.FORWARD, OomPhase.BACKWARD)
+    is_in_step = facts.request.phase in (OomPhase.FORWARD, OomPhase.BACKWARD)
     if is_in_step and not facts.calls_without_backward:
         return clause
     return f"{clause}: where none follows, call the model under torch.no_grad(), or keep detached tensors"
 
 
 def _evidence(facts: OomFacts, verdict: OomVerdict) -> list[str]:
-    request, memory, change = facts.asked, facts.held, facts.change
+    request, memory, change = facts.request, facts.memory, facts.change
     sentences = []
     if request.error_bytes is not None and request.error_bytes != request.most_bytes:
         sentences.append(

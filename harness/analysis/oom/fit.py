@@ -117,7 +117,7 @@ def counterfactuals(
         if change.saved_bytes > 0
     ]
     if verdict is OomVerdict.FRAGMENTATION and facts.device is DeviceKind.CUDA:
-        statements.append(_expandable(facts.held))
+        statements.append(_expandable(facts.memory))
     if verdict is OomVerdict.FRAGMENTATION and facts.device is DeviceKind.CPU:
         statements += _separate_blocks(facts)
     return tuple(statements)
@@ -136,17 +136,17 @@ def _measured(facts: OomFacts) -> list[Counterfactual]:
 
 def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
     """Estimate the peaks of other batches; none if the batch did not cause the failure."""
-    line, limit = fit(facts.peaks, facts.static_bytes), facts.held.run_limit_bytes
+    line, limit = fit(facts.peaks, facts.static_bytes), facts.memory.run_limit_bytes
     on_cpu = facts.device is DeviceKind.CPU
     if (
         line is None
         or facts.batch_size is None
-        or facts.asked.phase not in _IN_MODEL
+        or facts.request.phase not in _IN_MODEL
         or verdict in _WHATEVER_THE_BATCH
         or (verdict is OomVerdict.FRAGMENTATION and on_cpu)
     ):
         return []
-    if (facts.asked.least_bytes or 0) + released_bytes(facts) > line.peak_bytes(facts.batch_size):
+    if (facts.request.least_bytes or 0) + released_bytes(facts) > line.peak_bytes(facts.batch_size):
         return []  # The failed step was unlike those of the line, as with a far longer sample.
     peak, of_batch = line.peak_bytes(facts.batch_size), round(line.sample_bytes * facts.batch_size)
     if of_batch < _LEAST_BATCH_SHARE * peak:
@@ -210,13 +210,13 @@ def _untried(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
         batch is None
         or batch == 1
         or facts.peaks
-        or facts.asked.phase
+        or facts.request.phase
         not in _IN_MODEL - {OomPhase.OPTIMIZER}  # Its state does not depend on the batch.
         or verdict not in _BY_THE_STEP
     ):
         return []
     text = f"Which batch fits is not known; the next to try is half of this one, batch {batch // 2:,}."
-    most_bytes, request_bytes = _left_by_model(facts), facts.asked.least_bytes
+    most_bytes, request_bytes = _left_by_model(facts), facts.request.least_bytes
     if most_bytes is not None and request_bytes is not None and request_bytes / 2 > most_bytes:
         text = _far_smaller(batch, request_bytes, most_bytes)
     return [Counterfactual(text, "no step after the warm-up has ended", None)]
@@ -239,7 +239,7 @@ def _far_smaller(batch: int, request_bytes: int, most_bytes: int) -> str:
 def _left_by_model(facts: OomFacts) -> int | None:
     """Return what the limit leaves beside weights, gradients and optimizer state; None if that is not known,
     or nothing."""
-    limit_bytes = facts.held.run_limit_bytes
+    limit_bytes = facts.memory.run_limit_bytes
     if limit_bytes is None:
         return None
     of_model = sum(
@@ -252,7 +252,7 @@ def _cap(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
     """Return the cap that would have sufficed. The cap covers reserved memory, free or not. If reserved
     memory plus the request is below the cap, something else used the rest (on the CPU thread stacks, the
     interpreter), and no figure is given."""
-    memory, most = facts.held, facts.asked.most_bytes
+    memory, most = facts.memory, facts.request.most_bytes
     base, cap = memory.reserved_bytes, memory.cap_bytes
     if verdict is not OomVerdict.CAP or base is None or most is None or cap is None or base + most <= cap:
         return []
@@ -281,10 +281,10 @@ def _expandable(memory: MemoryAtFailure) -> Counterfactual:
 
 def _separate_blocks(facts: OomFacts) -> list[Counterfactual]:
     """Name what keeps blocks as large as the one requested out of the heap, in which they leave holes."""
-    if facts.held.maps_large_blocks or (facts.asked.least_bytes or 0) < _SEPARATE_BYTES:
+    if facts.memory.maps_large_blocks or (facts.request.least_bytes or 0) < _SEPARATE_BYTES:
         return []
     text = (
         f"{words.SEPARATE_BLOCKS} in the environment would help: blocks of 128 KiB or more then go back to "
         "the system when they are freed. Steps take longer, as such blocks get new pages each time."
     )
-    return [Counterfactual(text, f"{words.size(facts.held.unused_bytes)} were free in the heap", None)]
+    return [Counterfactual(text, f"{words.size(facts.memory.unused_bytes)} were free in the heap", None)]

@@ -23,7 +23,7 @@ LEAST_FREE_SHARE = 0.25
 def hits_cap(facts: OomFacts) -> bool:
     """Return whether the cap refused the request. On CUDA the cap covers reserved memory; on the CPU nothing
     else refuses a request while the machine has free memory."""
-    memory, most = facts.held, facts.asked.most_bytes
+    memory, most = facts.memory, facts.request.most_bytes
     if not memory.is_capped or memory.cap_bytes is None:
         return False
     base = memory.reserved_bytes if memory.reserved_bytes is not None else memory.allocated_bytes
@@ -32,13 +32,13 @@ def hits_cap(facts: OomFacts) -> bool:
     ):
         return True
     slack = CPU_CAP_SLACK_BYTES if facts.device is DeviceKind.CPU else GPU_CAP_SLACK_BYTES
-    requested = facts.asked.error_bytes or 0
+    requested = facts.request.error_bytes or 0
     return base is None or base + requested > memory.cap_bytes - slack
 
 
 def hits_limit(facts: OomFacts) -> bool:
     """Return whether the cap or a limit of the process refused the request."""
-    return facts.held.is_limited or hits_cap(facts)
+    return facts.memory.is_limited or hits_cap(facts)
 
 
 def shared_memory(facts: OomFacts) -> str | None:
@@ -46,7 +46,7 @@ def shared_memory(facts: OomFacts) -> str | None:
     "file_system" has its files in /dev/shm too."""
     if not is_of_shared_memory(facts.error):
         return None
-    memory, verb = facts.held, "had most likely" if is_bus_error(facts.error) else "had"
+    memory, verb = facts.memory, "had most likely" if is_bus_error(facts.error) else "had"
     size = "; its size is not known"
     if memory.shared_total_bytes is not None:
         size = (
@@ -62,17 +62,17 @@ def shared_memory(facts: OomFacts) -> str | None:
 
 def host_request(facts: OomFacts) -> str | None:
     """Return a sentence if the request was one for the host's memory, in a training on a GPU."""
-    is_host = is_of_host(facts.error, is_worker=facts.asked.phase is OomPhase.WORKER)
+    is_host = is_of_host(facts.error, is_worker=facts.request.phase is OomPhase.WORKER)
     if facts.device is DeviceKind.CPU or not is_host:
         return None
-    most = facts.asked.most_bytes
+    most = facts.request.most_bytes
     size = "; its size is not known" if most is None else f": {words.size(most)}"
     return f"The request was for the host's memory, not for that of {facts.device_name}{size}."
 
 
 def refused_request(facts: OomFacts) -> str | None:
     """Return a sentence if the request was smaller than the free memory of the device and below the cap."""
-    request, free = facts.asked.error_bytes or facts.asked.most_bytes, facts.held.device_free_bytes
+    request, free = facts.request.error_bytes or facts.request.most_bytes, facts.memory.device_free_bytes
     if free is None or hits_limit(facts):
         return None
     if request is None:
@@ -95,7 +95,7 @@ def refused_request(facts: OomFacts) -> str | None:
 def _refused_unknown(facts: OomFacts, free_bytes: int) -> str | None:
     """Return a sentence on a request of unknown size, as of Python's MemoryError, that the CPU refused while
     much memory was free: nothing shows that the run needs more than the machine has."""
-    total = facts.held.device_total_bytes
+    total = facts.memory.device_total_bytes
     if facts.device is not DeviceKind.CPU or total is None or free_bytes < LEAST_FREE_SHARE * total:
         return None
     return (
@@ -108,7 +108,7 @@ def _refused_unknown(facts: OomFacts, free_bytes: int) -> str | None:
 def unlisted_memory(facts: OomFacts) -> str | None:
     """Return a sentence if much of the device was neither free nor in use by a known process, and the request
     would have fit into it."""
-    memory, most = facts.held, facts.asked.most_bytes
+    memory, most = facts.memory, facts.request.most_bytes
     own, total = _own_bytes(memory), memory.device_total_bytes
     if (
         facts.device in (DeviceKind.CPU, DeviceKind.MPS)

@@ -6,12 +6,17 @@ The training process gathers `OomFacts` while the frames of the failed step are 
 "not known".
 """
 
+import json
 from enum import StrEnum
 from typing import NamedTuple
 
+from harness.files.plain_json import json_object
 from harness.records import json as row_json
 from harness.records.memory import ProcessLimit
 from harness.records.run import DeviceKind
+
+# Names of fields of `OomFacts` in logs of earlier versions.
+_EARLIER_NAMES = {"asked": "request", "held": "memory"}
 
 
 class OomPhase(StrEnum):
@@ -262,8 +267,8 @@ class OomFacts(NamedTuple):
     grad_accumulation: int | None
     amp: str | None
     checkpointing: bool | None
-    asked: FailedRequest
-    held: MemoryAtFailure
+    request: FailedRequest
+    memory: MemoryAtFailure
     # True before the first completed optimizer step.
     is_first_update: bool
     # The largest first.
@@ -331,7 +336,7 @@ class OomReport(NamedTuple):
     @property
     def headline(self) -> str:
         """A heading with the step: "Out of memory in step 1,204"."""
-        if self.facts.asked.phase in (OomPhase.SETUP, OomPhase.BUILD) or not self.facts.step:
+        if self.facts.request.phase in (OomPhase.SETUP, OomPhase.BUILD) or not self.facts.step:
             return "Out of memory before the first step"
         return f"Out of memory in step {self.facts.step:,}"
 
@@ -347,5 +352,10 @@ def to_json(report: OomReport) -> str:
 
 
 def report_from_json(text: str) -> OomReport:
-    """Parse the output of `to_json`. Raises ValueError if the text is not such a report."""
-    return row_json.from_json(OomReport, text)
+    """Parse the output of `to_json`, also of an earlier version. Raises ValueError if the text is not such a
+    report."""
+    value = json_object(text)
+    facts = value.get("facts")
+    if isinstance(facts, dict):
+        value["facts"] = {_EARLIER_NAMES.get(name, name): fact for name, fact in facts.items()}
+    return row_json.from_json(OomReport, json.dumps(value))

@@ -35,7 +35,7 @@ def render(report: OomReport) -> str:
 
 
 def _request(report: OomReport) -> list[str]:
-    facts, request = report.facts, report.facts.asked
+    facts, request = report.facts, report.facts.request
     size = words.size(request.most_bytes)
     if request.most_bytes != request.least_bytes:
         size = (
@@ -63,7 +63,7 @@ def _request(report: OomReport) -> list[str]:
 
 
 def _memory(report: OomReport) -> list[str]:
-    memory, device = report.facts.held, report.facts.device
+    memory, device = report.facts.memory, report.facts.device
     parts = budget(report.facts)
     lines = []
     if parts:
