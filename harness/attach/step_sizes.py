@@ -84,6 +84,8 @@ class StepSizes:
         self.newest: int | None = None
         # Those before the newest backward pass that was not repeated.
         self._before: tuple[int | None, int | None] = (None, None)
+        # The backward passes of the step that were not repeated.
+        self._backward_passes = 0
         self.has_new_batch = self._prefers_inputs = False
         self.trained_pass: TrainedPass | None = None
         self.newest_of: dict[ReferenceType[LoaderPass] | None, int] = {}
@@ -139,7 +141,7 @@ class StepSizes:
         newest backward pass. Return the samples of its batches."""
         dropped, self._loaded = self._loaded, 0
         self._samples = self._tokens = None
-        self._before = None, None
+        self._before, self._backward_passes = (None, None), 0
         return dropped
 
     def fit(self, inputs: tuple[Any, ...]) -> bool:
@@ -240,6 +242,7 @@ class StepSizes:
         self._has_agreed |= samples is not None and samples in (self.newest, self.carried)
         if self.has_new_batch or not (is_repeated or self._is_same_batch):
             self._before = self._samples, self._tokens
+            self._backward_passes += 1
         self.has_new_batch = False
         samples_before, tokens_before = self._before
         samples = samples_before if samples is None else samples + (samples_before or 0)
@@ -275,10 +278,12 @@ class StepSizes:
         samples = (called or loaded if prefers_inputs else loaded or called) or 0
         if any(self.early):
             early, loaded = self.early, loaded or 0
-            may_be_ahead = self._feeding.may_load_ahead
-            samples = (
-                samples_of_first_step(early, loaded, called or 0) if may_be_ahead else sum(early) + loaded
-            )
+            if self._feeding.may_load_ahead:
+                # Of inputs of unknown size: each backward pass is for as many samples as the first batch has.
+                called = called or self._backward_passes * early[0]
+                samples = samples_of_first_step(early, loaded, called)
+            else:
+                samples = sum(early) + loaded
             self.early = ()
         self.carried, self.newest, self._prefers_inputs = self.newest or 0, None, False
         self.leader = self.inputs = self._rows = self._samples = self._tokens = None
@@ -286,7 +291,7 @@ class StepSizes:
         self.newest_of.clear()
         self.has_gradients = False
         self._is_input_unknown = self._is_same_input = self._is_same_batch = False
-        self._size_changes = 0
+        self._size_changes = self._backward_passes = 0
         return samples, tokens
 
     def _joined_samples(self, loaded: int, called: int | None) -> int | None:

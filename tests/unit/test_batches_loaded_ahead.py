@@ -49,6 +49,45 @@ def test_batches_that_are_loaded_ahead_are_of_the_step_that_uses_them(
     assert samples[first_exact:] == expected[first_exact:]
 
 
+class OnMapping(nn.Module):
+    """Takes a batch with a vector of floats in front, whose length may be no number of samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        mean: torch.Tensor = self.layer(batch["inputs"]).mean()
+        return mean
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 3])
+@pytest.mark.parametrize("is_ahead", [True, False])
+def test_the_first_step_has_the_batches_of_its_backward_passes_where_inputs_have_no_known_size(
+    tmp_path: Path, is_ahead: bool, micro_batches: int
+) -> None:
+    data: Any = [{"index": torch.tensor([0.5]), "inputs": torch.ones(2)} for _ in range(40)]
+
+    def collate(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        return {
+            "index": torch.cat([sample["index"] for sample in samples]),
+            "inputs": torch.stack([sample["inputs"] for sample in samples]),
+        }
+
+    loader: DataLoader[Any] = DataLoader(data, batch_size=4, collate_fn=collate)
+
+    def script() -> None:
+        model = OnMapping()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        for number, batch in enumerate(ahead(loader) if is_ahead else loader, start=1):
+            model(batch).backward()
+            if number % micro_batches == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    assert steps_of(tmp_path, script).steps[0].samples == 4 * micro_batches
+
+
 def test_a_batch_that_is_loaded_between_a_call_and_its_backward_pass_skips_none(tmp_path: Path) -> None:
     data: Any = torch.ones(20, 2)
     loader: DataLoader[Any] = DataLoader(data, batch_size=4)
