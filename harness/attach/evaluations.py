@@ -27,6 +27,7 @@ class Evaluations:
         self._peak_bytes = 0
         self.waiting_ns = self._waiting = 0
         self._event_ns: int | None = None
+        self._last_ns = self._last_step = 0
 
     def left_out(self, duration_ns: int) -> None:
         """An evaluation has gone on for `duration_ns`. Its peak of the memory is not the next step's."""
@@ -34,20 +35,21 @@ class Evaluations:
 
     def add(self, duration_ns: int, step: int) -> None:
         """Add an evaluation before `step`, and record all that wait if the last event is long ago."""
+        now_ns = self._context.clock_ns()
         if duration_ns:
             self.waiting_ns += duration_ns
             self._waiting += 1
-        now_ns = self._context.clock_ns()
+            self._last_ns, self._last_step = now_ns, step
         least_ns = max(EVENT_NS, int(_LEAST_SHARE * now_ns))
         if self._event_ns is None or now_ns - self._event_ns >= least_ns:
-            self.record(step)
+            self.record()
 
-    def record(self, step: int) -> None:
-        """Record all that wait, with `step`."""
+    def record(self) -> None:
+        """Record all that wait, with the time and the step of the last one."""
         if not self.waiting_ns:
             return
-        now_ns, duration_ns, count = self._context.clock_ns(), self.waiting_ns, self._waiting
-        self._event_ns, self.waiting_ns, self._waiting = now_ns, 0, 0
+        duration_ns, count = self.waiting_ns, self._waiting
+        self._event_ns, self.waiting_ns, self._waiting = self._context.clock_ns(), 0, 0
         duration = words.duration(duration_ns)
         message = f"Evaluation took {duration}; it belongs to no step."
         if count > 1:
@@ -58,4 +60,4 @@ class Evaluations:
             detail["peak_bytes"] = self._peak_bytes
             self._peak_bytes = 0
         event = EventKind.EVALUATION, Severity.INFO, "evaluation", message, json.dumps(detail), None
-        self._context.journal.put(EventRow(now_ns, step, *event))
+        self._context.journal.put(EventRow(self._last_ns, self._last_step, *event))

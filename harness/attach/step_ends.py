@@ -112,7 +112,7 @@ class StepEnds:
         if self.tracker.has_evaluated:
             self.tracker.leave_out()
         self._evaluations.add(self.tracker.evaluation_ns, self.step)
-        self._evaluations.record(self.step)
+        self._evaluations.record()
 
     def _end_step(self) -> None:
         """End the step. Raises ScriptStopped where the run is to end."""

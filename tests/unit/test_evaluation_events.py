@@ -18,7 +18,7 @@ def run_for(seconds: int, period_s: int, took_ns: int = SECOND_NS) -> list[Event
     evaluations = Evaluations(context, MemoryWatch(context.device))
     for step, now_s[0] in enumerate(times_s, start=1):
         evaluations.add(took_ns, step)
-    evaluations.record(len(times_s))
+    evaluations.record()
     return [row for row in journal.rows if isinstance(row, EventRow)]
 
 
@@ -50,6 +50,17 @@ def test_what_waits_at_the_end_is_recorded() -> None:
     assert [event.step for event in run_for(25, 4)] == [1, 4, 7]
 
 
+def test_an_event_that_waits_has_the_step_and_time_of_its_last_evaluation() -> None:
+    journal, now_s = FakeJournal(), [0]
+    context = a_context(journal=journal, clock_ns=lambda: now_s[0] * SECOND_NS)
+    evaluations = Evaluations(context, MemoryWatch(context.device))
+    durations_ns = [SECOND_NS, 0, SECOND_NS, 0, 0, 0]
+    for step, (now_s[0], duration_ns) in enumerate(zip(range(0, 24, 4), durations_ns, strict=True), start=1):
+        evaluations.add(duration_ns, step)
+    events = [(row.step, row.t_ns // SECOND_NS) for row in journal.rows if isinstance(row, EventRow)]
+    assert events == [(1, 0), (3, 8)]
+
+
 class PeakDevice(FakeDevice):
     """Each peak is twice as high as the one before."""
 
@@ -67,7 +78,7 @@ def test_an_event_has_the_highest_memory_of_its_evaluations() -> None:
         for _ in range(batches):
             evaluations.left_out(SECOND_NS)
         evaluations.add(SECOND_NS, step)
-        evaluations.record(step)
+        evaluations.record()
     first, second = [row for row in journal.rows if isinstance(row, EventRow)]
     assert first.message == (
         "Evaluation took 1.0 s; it belongs to no step. The memory reached 400 MiB meanwhile."
