@@ -48,6 +48,8 @@ class UpdateCycle:
         self._partners: dict[int, frozenset[int]] = {}
         # Whether an iteration has ended since a candidate stepped.
         self._candidates: dict[int, bool] = {}
+        # Whether a candidate that has stepped since the last iteration does not exist any more.
+        self._has_lost_candidate = False
 
     def updated(self, key: int) -> bool:
         """Take notice of a step of an optimizer; return whether it ends the training step."""
@@ -86,16 +88,17 @@ class UpdateCycle:
         return key in self.members or key in self._occasional or key in self._candidates
 
     @property
-    def is_in_first(self) -> bool:
-        """Return whether the first iteration waits for an optimizer that is expected in it."""
-        return bool(self._expected)
+    def is_undecided(self) -> bool:
+        """Return whether the first iteration waits for an optimizer that is expected in it, or one that is
+        new has stepped since the last iteration and may begin another training."""
+        return bool(self._expected) or self._has_lost_candidate or not all(self._candidates.values())
 
     def forget(self, key: int) -> None:
         """An optimizer does not exist any more."""
         for keys in (self.members, self._occasional, self.done):
             keys.discard(key)
         self._since_member.pop(key, None)
-        self._candidates.pop(key, None)
+        self._has_lost_candidate |= not self._candidates.pop(key, True)
         self._replaced.pop(key, None)
         self._partners.pop(key, None)
         if self._expected:
@@ -148,7 +151,7 @@ class UpdateCycle:
             return False
         self._expected = set()
         self.done.clear()
-        self.has_batch = self.has_stepped_alone = False
+        self.has_batch = self.has_stepped_alone = self._has_lost_candidate = False
         missing = {key for key, has_iteration_ended in self._candidates.items() if has_iteration_ended}
         self._occasional |= missing
         self._candidates = {key: True for key in self._candidates if key not in missing}

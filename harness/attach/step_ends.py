@@ -102,7 +102,9 @@ class StepEnds:
         self.leave_plain_step()
         self.missed.close()
         passes = self.feeding.recent  # Kept alive here, as the script may have dropped their loader.
-        if self.cycle.is_in_first or (self.manual is not None and self.manual.has_gradients):
+        if self.cycle.is_undecided or (self.manual is not None and self.manual.has_gradients):
+            if self.tracker.has_evaluated and self.tracker.has_trained:
+                self.tracker.leave_out()
             self.tracker.end_with_last_event()
             self._record_step()
         elif not self.under_way.has_trained:

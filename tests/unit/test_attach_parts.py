@@ -141,9 +141,9 @@ def test_the_first_iteration_waits_for_the_expected_optimizers_until_the_next_ba
 def test_an_expected_optimizer_that_is_no_more_is_not_waited_for() -> None:
     cycle = UpdateCycle(lambda _key: {2})
     assert not cycle.updated(1)
-    assert cycle.is_in_first
+    assert cycle.is_undecided
     cycle.forget(2)
-    assert (cycle.is_in_first, cycle.updated(1)) == (False, True)
+    assert (cycle.is_undecided, cycle.updated(1)) == (False, True)
 
 
 def test_an_optimizer_that_is_no_more_is_not_waited_for() -> None:

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from harness.records.run import EventKind
 from tests.attach_factories import steps_of
 
 _BATCH, _STEPS = 4, 4
@@ -138,3 +140,33 @@ def test_micro_batches_after_the_last_update_of_an_iteration_count_together(tmp_
                 optimizer.zero_grad()
 
     assert [row.samples for row in steps_of(tmp_path, script).steps] == [3 * _BATCH] * _STEPS
+
+
+@pytest.mark.parametrize("is_alive", [False, True])
+def test_the_only_update_of_a_second_optimizer_is_the_last_step(tmp_path: Path, is_alive: bool) -> None:
+    """As where a network learns with Adam and then in one step of LBFGS."""
+    alive: list[torch.optim.Optimizer] = []
+
+    def script() -> None:
+        model, inputs = nn.Linear(2, 1), torch.ones(_BATCH, 2)
+        optimizer = _optimizer(model)
+        for _ in range(_STEPS):
+            _train(model(inputs).mean(), optimizer)
+        second = torch.optim.LBFGS(model.parameters(), lr=1e-6, max_iter=3)
+        if is_alive:
+            alive.append(second)
+
+        def closure() -> torch.Tensor:
+            second.zero_grad()
+            loss: torch.Tensor = model(inputs).square().mean()
+            loss.backward()
+            return loss
+
+        second.step(closure)
+        model.eval()
+        with torch.no_grad():
+            model(torch.ones(_BATCH + 1, 2))
+
+    log = steps_of(tmp_path, script)
+    assert [row.samples for row in log.steps] == [_BATCH] * (_STEPS + 1)
+    assert [event.step for event in log.events if event.kind == EventKind.EVALUATION] == [_STEPS + 1]
