@@ -30,6 +30,8 @@ class PhaseClock:
         # The times, samples and whether there was a batch as the newest backward pass or update of the step
         # ended, and when; None: there was none, or the step is not observed.
         self._trained: tuple[list[int], int | None, bool, int] | None = None
+        # The times as the first batch after that was requested, and when.
+        self._requested: tuple[list[int], int] | None = None
 
     def end_with_last_event(self) -> None:
         """Let the newest event be the end of the step: no further one comes. The device has no such end."""
@@ -46,11 +48,17 @@ class PhaseClock:
             lap(Phase.OPTIMIZER)
 
     def leave_out_search(self, search: Callable[[], None]) -> None:
-        """Make a `search` for models; before anything was trained, it is no part of the step."""
+        """Make a `search` for models, which is no part of the step: what was before it moves toward it."""
         began_ns = self.clock_ns()
         search()
-        if self._timer.is_observing and self._trained is None:
-            self.last_ns += self._timer.leave_out_since(began_ns)
+        if not self._timer.is_observing:
+            return
+        duration_ns = self._timer.leave_out_since(began_ns)
+        self.last_ns += duration_ns
+        if self._trained is not None:
+            self._trained = *self._trained[:3], self._trained[3] + duration_ns
+        if self._requested is not None:
+            self._requested = self._requested[0], self._requested[1] + duration_ns
 
     def _leave_loss(self, phase: int) -> None:
         """Add the time since the last call of the model to `phase`."""

@@ -88,8 +88,6 @@ class StepTracker(PhaseClock):
         self._evaluates = False
         # What `has_evaluated` and `_is_evaluating` were as the newest batch was requested.
         self._before_request = False, False
-        # The times as the first batch after that was requested, and when.
-        self._requested: tuple[list[int], int] | None = None
 
     @property
     def oom_phase(self) -> OomPhase:

@@ -47,6 +47,13 @@ class Step:
     def update(self, duration_ns: int) -> "Step":
         return self.after(0, self.tracker.update_began).after(duration_ns, self.tracker.update_ended)
 
+    def search(self, duration_ns: int) -> "Step":
+        def find() -> None:
+            self.now_ns += duration_ns
+
+        self.tracker.leave_out_search(find)
+        return self
+
     def end(self) -> tuple[list[int], int]:
         """The phases, and the duration of the step."""
         times_ns = self.tracker.end()
@@ -155,6 +162,29 @@ def test_evaluation_between_the_updates_of_two_optimizers_leaves_the_first_one_i
     step.batch(10).learn(100, 200).update(50).evaluate(1_000).batch(10).learn(100, 200).update(50)
     assert (step.tracker.evaluation_ns, step.tracker.samples) == (1_000, 16)
     assert step.end() == ([20, 0, 200, 400, 100], 720)
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_search_for_models_after_an_update_belongs_to_no_step(evaluates: bool) -> None:
+    """As where an optimizer of a meta-learner steps before each task's own is created."""
+    step = Step()
+    step.update(50)
+    step.after(3, lambda: None).search(1_000)
+    if evaluates:
+        step.evaluate(400)
+    step.batch(10).learn(100, 200).update(50)
+    evaluation_ns = 3 + 400 if evaluates else 0
+    assert step.tracker.evaluation_ns == evaluation_ns
+    assert step.end() == ([10, 0, 100, 200, 100], (0 if evaluates else 3) + 10 + 100 + 200 + 100)
+
+
+def test_gradients_that_are_dropped_after_a_search_take_the_time_before_it_along() -> None:
+    step = Step()
+    step.batch(10).learn(100, 200).batch(20)
+    step.search(1_000).tracker.leave_out_dropped()
+    assert step.tracker.evaluation_ns == 10 + 100 + 200
+    step.learn(100, 200).update(50)
+    assert step.end() == ([20, 0, 100, 200, 50], 20 + 100 + 200 + 50)
 
 
 def test_in_unobserved_steps_an_evaluation_leaves_out_all_before_it() -> None:
