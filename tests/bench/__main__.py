@@ -40,6 +40,7 @@ BENCHMARKS: Mapping[str, str] = {
     "rank-waits": "tests.bench.rank_waits",
     "ranks": "tests.bench.ranks",
     "stragglers": "tests.bench.stragglers",
+    "loops": "tests.bench.loops",
 }
 """The module of each benchmark, and after a colon its function where that is not `figures`."""
 
@@ -51,6 +52,7 @@ OPTIONS = {
     "measured": ("kinds", "count", "results", "seed"),
     "ranks": ("seed",),
     "stragglers": ("seed", "ranks"),
+    "loops": ("seeds", "first"),
 }
 """The options of single benchmarks."""
 
@@ -71,6 +73,8 @@ def main() -> int:
     parser.add_argument("--kinds", help="of 'measured': some of alone,drift,beside,effect")
     parser.add_argument("--count", type=int, help="of 'measured': measurements of each kind")
     parser.add_argument("--results", type=Path, help="of 'measured': a file that results are added to")
+    parser.add_argument("--seeds", type=int, help="of 'loops': so many loops")
+    parser.add_argument("--first", type=int, help="of 'loops': the seed of the first one")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(BENCHMARKS)
     if unknown:
