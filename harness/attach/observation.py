@@ -25,6 +25,7 @@ class Observation(StepEnds):
         if not (self.cycle.done or self.cycle.has_stepped_alone):
             self.cycle.has_batch = True
         elif self.cycle.batch_requested():
+            self.tracker.end_with_update()
             self._end_step()
         if self.is_discovering and self.updates:
             self.tracker.leave_out_search(self._find_models)

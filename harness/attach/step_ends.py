@@ -107,6 +107,9 @@ class StepEnds:
                 self.tracker.leave_out()
             self.tracker.end_with_last_event()
             self._record_step()
+        elif self.cycle.has_stepped_alone:  # The next batch would have ended it.
+            self.tracker.end_with_update()
+            self._record_step()
         elif not self.under_way.has_trained:
             self.tracker.has_evaluated |= self.tracker.has_batch and not (passes or self.feeding.is_dry)
         elif passes and not self.tracker.has_evaluated:

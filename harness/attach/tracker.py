@@ -88,6 +88,8 @@ class StepTracker(PhaseClock):
         self._evaluates = False
         # What `has_evaluated` and `_is_evaluating` were as the newest batch was requested.
         self._before_request = False, False
+        # When the update that ends the step ended, if that is known only later.
+        self._update_ns: int | None = None
 
     @property
     def oom_phase(self) -> OomPhase:
@@ -277,13 +279,16 @@ class StepTracker(PhaseClock):
     def end(self) -> Times:
         """End the step and return its times; the next one starts."""
         timer, spent_ns, phase = self._timer, self._spent_ns, self._phase
-        end_ns, started_ns = self.clock_ns(), timer.end_ns
-        if timer.is_observing:
-            spent_ns[phase] += end_ns - self.last_ns
+        end_ns, started_ns = self._update_ns, timer.end_ns
+        if end_ns is None:
+            end_ns = self.clock_ns()
+            self.has_evaluated = self._is_evaluating = False
+            if timer.is_observing:
+                spent_ns[phase] += end_ns - self.last_ns
         timer.end_ns = self.last_ns = end_ns
-        self._spent_ns, self._phase = [0] * len(PHASES), OTHER
+        self._spent_ns, self._phase, self._update_ns = [0] * len(PHASES), OTHER, None
         self._fetches = self.backward_depth = 0
-        self.has_evaluated = self._is_evaluating = self.has_batch = False
+        self.has_batch = False
         self.is_updating = self.repeats_batch = self._has_gradients = False
         self.samples = self._trained = self._requested = None
         left, self.evaluation_ns = self.left, 0
@@ -292,6 +297,13 @@ class StepTracker(PhaseClock):
             left.clear()
         ends_ns = accumulate(spent_ns[: OPTIMIZER + 1], initial=started_ns)
         return (started_ns, *ends_ns, end_ns)
+
+    def end_with_update(self) -> None:
+        """Let the newest update be the end of the step, which shows only now: what was evaluated since then
+        is before the next one."""
+        if self._trained is not None and self._timer.is_observing:
+            spent_ns, self.samples, self.has_batch, self._update_ns = self._trained
+            self._spent_ns = spent_ns.copy()
 
     @property
     def has_trained(self) -> bool:

@@ -1,0 +1,55 @@
+"""The steps of scripts with optimizers that take turns, or follow each other."""
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from harness.attach import evaluations
+from tests.attach_factories import steps_of
+
+BATCH, STEPS = 4, 10
+
+
+@pytest.fixture(autouse=True)
+def every_evaluation_has_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
+
+
+def _in_turns(after: Callable[[int, nn.Module], None], steps: int = STEPS) -> None:
+    """Train the two heads of a model in turns; `after` is called after each update."""
+    torch.manual_seed(1)
+    encoder, heads = nn.Linear(2, 3), [nn.Linear(3, 1), nn.Linear(3, 2)]
+    optimizers = [
+        torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=1e-3, momentum=0.9) for head in heads
+    ]
+    loader = DataLoader(TensorDataset(torch.randn(BATCH * 2 * steps, 2)), batch_size=BATCH)
+    for number, (inputs,) in enumerate(islice(loader, steps)):
+        optimizer = optimizers[number % 2]
+        optimizer.zero_grad()
+        heads[number % 2](encoder(inputs)).square().mean().backward()
+        optimizer.step()
+        after(number + 1, encoder)
+
+
+@pytest.mark.parametrize("steps", [STEPS, STEPS + 1])
+def test_the_last_update_of_two_optimizers_that_take_turns_is_a_step(tmp_path: Path, steps: int) -> None:
+    log = steps_of(tmp_path, lambda: _in_turns(lambda _step, _model: None, steps))
+    assert log.samples == [BATCH] * steps
+
+
+@pytest.mark.parametrize("evaluated", [5, 6])
+def test_samples_after_a_step_of_either_optimizer_belong_to_no_step(tmp_path: Path, evaluated: int) -> None:
+    def evaluate(step: int, model: nn.Module) -> None:
+        if step == evaluated:
+            with torch.no_grad():
+                model(torch.ones(1, 2))
+
+    log = steps_of(tmp_path, lambda: _in_turns(evaluate))
+    assert log.samples == [BATCH] * STEPS
+    assert list(log.evaluations_ns) == [evaluated + 1]
+    assert log.unexplained_gaps_ns() == {}
