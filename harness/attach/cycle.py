@@ -18,8 +18,10 @@ class UpdateCycle:
     iteration, is ignored if two pass without it, as the delayed policy of TD3, and replaces the others if it
     steps twice in a row, as in another training that follows the first. The others are the members again if
     one of them steps before the third in a row, and no batch came: the new one makes up for its delay, as the
-    policy of SAC. One that is ignored comes back, with those that it made an iteration with before, if it
-    steps three times in a row without a batch: trainings may take turns, as of a policy and its value.
+    policy of SAC. One that was created since a member has stepped, alone and for parameters of a member,
+    replaces the others with its first step: it trains their model further. One that is ignored comes back,
+    with those that it made an iteration with before, if it steps three times in a row without a batch:
+    trainings may take turns, as of a policy and its value.
 
     Attributes:
         members: the optimizers of an iteration.
@@ -46,6 +48,8 @@ class UpdateCycle:
         self._replaced: dict[int, bool] = {}
         # The members of an iteration with each of those that were replaced.
         self._partners: dict[int, frozenset[int]] = {}
+        # Those that were created, since a member has stepped, for parameters of one.
+        self._successors: set[int] = set()
         # Whether an iteration has ended since a candidate stepped.
         self._candidates: dict[int, bool] = {}
         # Whether a candidate that has stepped since the last iteration does not exist any more.
@@ -65,10 +69,16 @@ class UpdateCycle:
         if key not in self.members:
             return self._came_first(key)
         self._since_member.clear()
+        self._successors.clear()
         if key in self.done:
             self._drop_missing()
         self.done.add(key)
         return self._is_over()
+
+    def created(self, key: int) -> None:
+        """An optimizer was created for parameters that a member has too."""
+        self.only = None  # The next step of a member is to be noticed.
+        self._successors.add(key)
 
     def batch_requested(self) -> bool:
         """Take notice of a new batch; return whether it ends a training step."""
@@ -95,7 +105,7 @@ class UpdateCycle:
 
     def forget(self, key: int) -> None:
         """An optimizer does not exist any more."""
-        for keys in (self.members, self._occasional, self.done):
+        for keys in (self.members, self._occasional, self.done, self._successors):
             keys.discard(key)
         self._since_member.pop(key, None)
         self._has_lost_candidate |= not self._candidates.pop(key, True)
@@ -113,6 +123,8 @@ class UpdateCycle:
         if self._expected is None:
             self._expected = self._expect(key)
         if self.members and not (self.has_batch or self.done):
+            if self._successors == {key}:
+                return self._replace_members({key}, key)
             self._candidates[key] = False
             return False
         self.members.add(key)
@@ -143,6 +155,7 @@ class UpdateCycle:
         self.members = members
         self._candidates.clear()
         self._since_member.clear()
+        self._successors.clear()
         self.done = {key}
         return self._is_over()
 

@@ -9,6 +9,7 @@ from torch import Tensor, is_grad_enabled, nn
 
 from harness.attach.autocast import RegionState
 from harness.attach.batches import sizes_of
+from harness.attach.discovery import owned_parameters
 from harness.attach.passes import LoaderPass
 from harness.attach.step_ends import StepEnds
 
@@ -214,10 +215,13 @@ class Observation(StepEnds):
         self.update_began(optimizer)
         self.update_ended(optimizer)
 
-    def discover(self) -> None:
-        """Search for models after the next update."""
+    def optimizer_created(self, optimizer: torch.optim.Optimizer) -> None:
+        """The script has created an optimizer: search for models after the next update."""
         self.leave_plain_step()
         self.is_discovering = True
+        members = [one for one in self.training.optimizers if id(one) in self.cycle.members]
+        if not owned_parameters([optimizer]).isdisjoint(owned_parameters(members)):
+            self.cycle.created(id(optimizer))
 
     def leave(self) -> None:
         """Leave the script as it is: nothing more is called."""

@@ -295,7 +295,7 @@ class Session:
     def _optimizer_created(self, observation: Observation, optimizer: torch.optim.Optimizer) -> None:
         # Models are searched for at the next batch or call: there may be an optimizer for each parameter.
         if observation.training.add_optimizer(optimizer):
-            observation.discover()
+            observation.optimizer_created(optimizer)
             is_first = observation.manual is not None and observation.step == 1
             if is_first and owns(observation.training.model, owned_parameters([optimizer])):
                 observation.manual = None  # The gradients so far were for no update, as those of a reference.

@@ -53,3 +53,43 @@ def test_samples_after_a_step_of_either_optimizer_belong_to_no_step(tmp_path: Pa
     assert log.samples == [BATCH] * STEPS
     assert list(log.evaluations_ns) == [evaluated + 1]
     assert log.unexplained_gaps_ns() == {}
+
+
+@pytest.mark.parametrize("is_same_model", [True, False])
+def test_the_first_update_of_an_optimizer_that_trains_a_model_further_is_a_step(
+    tmp_path: Path, is_same_model: bool
+) -> None:
+    """Without a loader, while the earlier one exists. That of another model may be one more of an iteration:
+    its first update counts with the second."""
+
+    def script() -> None:
+        model, other = nn.Linear(2, 1), nn.Linear(2, 1)
+        before: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        trainings = [(before, model)] * STEPS
+        for number in range(2 * STEPS):
+            if number == STEPS:
+                further = model if is_same_model else other
+                trainings += [(torch.optim.Adam(further.parameters(), lr=1e-3), further)] * STEPS
+            optimizer, trained = trainings[number]
+            optimizer.zero_grad()
+            trained(torch.ones(BATCH, 2)).square().mean().backward()
+            optimizer.step()
+
+    assert len(steps_of(tmp_path, script).steps) == 2 * STEPS - (not is_same_model)
+
+
+def test_an_optimizer_created_for_an_iteration_with_the_one_before_makes_no_step_of_its_own(
+    tmp_path: Path,
+) -> None:
+    def script() -> None:
+        model = nn.Linear(2, 1)
+        optimizers = [torch.optim.SGD(model.parameters(), lr=1e-3)]
+        for number in range(2 * STEPS):
+            if number == STEPS:
+                optimizers.append(torch.optim.SGD([model.bias], lr=1e-3))
+            model.zero_grad()
+            model(torch.ones(BATCH, 2)).square().mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+
+    assert len(steps_of(tmp_path, script).steps) == 2 * STEPS
