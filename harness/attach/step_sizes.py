@@ -108,6 +108,9 @@ class StepSizes:
         # How often a call of the model had another number of samples than the one before it, before one
         # backward pass. Once may be for a call that failed.
         self._size_changes = 0
+        # The id of another model, and its inputs: the newest call since the last backward pass, if the first
+        # model was not called.
+        self._other_inputs: tuple[int, tuple[int | None, int | None]] | None = None
         self._skipped = SkippedBatches(left)
 
     def begin(self, step: int) -> bool:
@@ -133,14 +136,19 @@ class StepSizes:
 
     @property
     def has_other_inputs(self) -> bool:
-        """Return whether the model was called since the newest backward pass, with others than before it."""
-        return self.inputs is not None and not self._is_same_batch
+        """Return whether the model was called since the newest backward pass, with others than before it, or
+        another model alone."""
+        if self.inputs is None:
+            return self._other_inputs is not None
+        return not self._is_same_batch
 
     def drop(self) -> int:
         """The gradients that were computed in the step so far are dropped: count nothing that was before the
         newest backward pass. Return the samples of its batches."""
-        dropped, self._loaded = self._loaded, 0
+        dropped, self._loaded, self._all_called = self._loaded, 0, 0
         self._samples = self._tokens = None
+        if self.inputs is None and self._other_inputs is not None:
+            self.leader, self.inputs = self._other_inputs
         self._before, self._backward_passes = (None, None), 0
         return dropped
 
@@ -182,6 +190,8 @@ class StepSizes:
         if self.leader not in (None, model_id):
             if self.inputs == ONE_SAMPLE:
                 self._another_called(model_id, inputs)
+            elif self.inputs is None:
+                self._other_inputs = model_id, sizes_of(inputs)
             return
         sizes, rows = sizes_of(inputs), rows_of(inputs)
         before = None if self.leader is None else self.inputs
@@ -222,7 +232,7 @@ class StepSizes:
         """A backward pass begins; so far batches of `loaded` samples were returned in the step. `is_repeated`
         is whether one in the same step was for the same batch, unless a batch came after that one: the
         closure of an optimizer may compute the last one of several micro-batches."""
-        self._loaded, self.has_gradients = loaded or 0, True
+        self._loaded, self.has_gradients, self._other_inputs = loaded or 0, True, None
         if self.newest_of:
             newest = next(reversed(self.newest_of))
             batches = None if newest is None else newest()
@@ -292,6 +302,7 @@ class StepSizes:
         self.has_gradients = False
         self._is_input_unknown = self._is_same_input = self._is_same_batch = False
         self._size_changes = self._backward_passes = 0
+        self._other_inputs = None
         return samples, tokens
 
     def _joined_samples(self, loaded: int, called: int | None) -> int | None:

@@ -1,6 +1,7 @@
 """Gradients that a script computes and drops: their batches count in no step."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 
@@ -138,3 +139,34 @@ def test_a_pass_for_fisher_information_between_two_trainings_belongs_to_no_step(
     assert log.unexplained_gaps_ns() == {}
     step = log.steps[BATCHES]
     assert 0 < (step.forward_ns or 0) + (step.backward_ns or 0) < step.step_ns
+
+
+def test_the_dropped_batches_of_two_loaders_count_no_samples(tmp_path: Path) -> None:
+    def train(parts: Parts) -> None:
+        loaders = parts.loader(), parts.loader(3)
+        for number, ((inputs,), (others,)) in enumerate(zip(*loaders, strict=False), start=1):
+            parts.optimizer.zero_grad()
+            loss = parts.model(inputs).square().mean() + parts.model(others).square().mean()
+            loss.backward()
+            if number not in (4, 9, 10):
+                parts.optimizer.step()
+
+    assert watched(tmp_path, train).samples == [BATCH + 3] * (BATCHES - 3)
+
+
+def test_micro_batches_of_a_model_count_in_no_step_of_its_copy(tmp_path: Path) -> None:
+    def train(parts: Parts) -> None:
+        for number in range(6):
+            parts.compute(torch.ones(3, 4))
+            if number % 2:
+                parts.update()
+        parts.compute(torch.ones(3, 4))
+        parts.optimizer.zero_grad()
+        parts.model = deepcopy(parts.model)
+        parts.optimizer = torch.optim.SGD(parts.model.parameters(), lr=0.01)
+        for number in range(6):
+            parts.compute(torch.ones(5, 4))
+            if number % 2:
+                parts.update()
+
+    assert watched(tmp_path, train).samples == [6, 6, 6, 10, 10, 10]
