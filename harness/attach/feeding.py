@@ -185,7 +185,9 @@ class Feeding:
         if has_own or not (loader in fed or takes_over) or any(one.loader in fed for one in self.recent):
             return False
         before, self._called_step = self._called_step, step
-        if is_left := before not in (step, step - 1) and self._joining_step != step - 1:
+        if before == step:  # More of what was left out before, or was not.
+            return self._joining_step == step
+        if is_left := before != step - 1 and self._joining_step != step - 1:
             self._joining_step = step
         return is_left
 

@@ -31,7 +31,8 @@ class Observation(StepEnds):
         if self.is_discovering and self.updates:
             self.tracker.leave_out_search(self._find_models)
         is_called = self.sizes.has_early_gradients or (self.sizes.inputs is not None and not self._has_loss)
-        is_trained = self.under_way.has_trained and self.sizes.leader is not None
+        has_gradients = self._has_loss or self.sizes.has_gradients
+        is_trained = self.sizes.leader is not None and has_gradients
         is_unused = (self.tracker.has_batch or self.sizes.has_early_gradients) and not is_trained
         if (is_called or is_unused) and self.feeding.leave_out_prior(source, self.step, is_called=is_called):
             self._mark_evaluation()

@@ -139,6 +139,33 @@ def test_batches_that_a_method_evaluates_between_those_of_the_training_are_of_no
     assert log.unexplained_gaps_ns() == {}
 
 
+@pytest.mark.parametrize("is_in_epoch", [True, False])
+def test_batches_that_are_evaluated_in_training_mode_are_of_no_step(
+    tmp_path: Path, is_in_epoch: bool
+) -> None:
+    """Between two batches of the training, or after the end of an epoch."""
+    loop = Loop()
+
+    def evaluate() -> None:
+        for (inputs,) in DataLoader(loop.data, batch_size=_EVALUATED):
+            loop.model(inputs)
+
+    with attached(tmp_path) as (session, folder, guard):
+        for _ in range(3):
+            for step, (inputs,) in enumerate(DataLoader(loop.data, batch_size=BATCH), start=1):
+                loop.optimizer.zero_grad()
+                loop.model(inputs).square().mean().backward()
+                loop.optimizer.step()
+                if is_in_epoch and step in _EVALUATIONS:
+                    evaluate()
+            if not is_in_epoch:
+                evaluate()
+        session.end(None)
+        assert guard.message is None
+    log = recorded(folder)
+    assert log.samples == 3 * ([BATCH] * (STEPS - 1) + [SAMPLES - BATCH * (STEPS - 1)])
+
+
 @pytest.mark.parametrize("is_first", [False, True])
 def test_an_attack_on_the_model_in_evaluation_mode_is_of_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_first: bool
