@@ -1,5 +1,7 @@
 """The batches that a script skips before it calls its model, as with `if len(inputs) < 2: continue`."""
 
+from itertools import zip_longest
+
 from harness.attach.left_batches import LeftBatches, UnusedBatch
 from harness.attach.numbering import FIRST_STEPS
 
@@ -9,7 +11,8 @@ class SkippedBatches:
 
     A batch is skipped where the script loads another one of the same loader before it calls the model, with
     as many samples as that one has, and no further call follows for it: a script may load several batches at
-    once. Where more than two thirds of the calls are after several batches, each call may be for all of them.
+    once. The batches of several loaders, as of `zip`, are skipped together. Where more than two thirds of the
+    calls are after several batches, each call may be for all of them.
     """
 
     def __init__(self, left: LeftBatches) -> None:
@@ -17,6 +20,8 @@ class SkippedBatches:
         self._left = left
         # The samples of those batches of the step that no call was for so far.
         self._samples: list[int] = []
+        # The further calls that are for the newest batches of other loaders.
+        self._expected_calls = 0
         # Since the first step: calls after several batches, calls after any, and the steps that those are in.
         self._several_calls = self._calls = self._steps = 0
         # The batches before the newest call that was after any.
@@ -28,17 +33,28 @@ class SkippedBatches:
         taken, before = self._left.taken, self._taken
         if not taken or taken is before:
             if self._samples and not repeats_input:
-                self._samples.pop()
+                if self._expected_calls:
+                    self._expected_calls -= 1
+                else:
+                    self._samples.pop()
             return
-        self._taken = taken
+        self._taken, self._expected_calls = taken, 0
         self._calls += 1
         if len(taken) == 1:
             return
-        loaders = {id(batches.loader) for batch in taken if (batches := batch.batches()) is not None}
-        if len(loaders) <= 1:
+        by_loader: dict[object, list[int]] = {}
+        passes = [batch.batches() for batch in taken]
+        for batch, batches in zip(taken, passes, strict=True):
+            # A pass that exists no longer is taken for one over the loader of the newest batch.
+            source = passes[-1] if batches is None else batches
+            by_loader.setdefault(None if source is None else source.loader, []).append(batch.samples)
+        newest = [sizes.pop() for sizes in by_loader.values()]
+        if samples in newest:
+            self._expected_calls = len(newest) - 1
+        if any(by_loader.values()):
             self._several_calls += 1
-            if samples == taken[-1].samples:
-                self._samples += [batch.samples for batch in taken[:-1]]
+            if samples in newest or samples == sum(newest):
+                self._samples += [sum(sizes) for sizes in zip_longest(*by_loader.values(), fillvalue=0)]
 
     def leave_out(self, loaded: int | None, step: int) -> int | None:
         """Return `loaded`, the samples of the batches of `step`, which ends, without the skipped ones."""

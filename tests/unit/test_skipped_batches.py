@@ -1,5 +1,6 @@
 """Batches that a script skips: before the call of its model, or after it, as where the loss is not finite."""
 
+import gc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -141,6 +142,41 @@ def test_a_batch_that_is_passed_over_counts_no_samples(tmp_path: Path, every: in
     assert set(log.samples[:-1]) == {BATCH}
     assert log.samples[-1] in (BATCH, BATCH - 2)
     assert log.unexplained_gaps_ns() == {}
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("joined", [True, False])
+def test_the_batches_of_several_loaders_that_are_passed_over_together_count_no_samples(
+    tmp_path: Path, joined: bool, micro_batches: int
+) -> None:
+    def train(parts: Parts) -> None:
+        others, taken = DataLoader(TensorDataset(torch.randn(3 * BATCHES, 4)), batch_size=3), 0
+        for number, ((inputs,), (more,)) in enumerate(zip(parts.loader, others, strict=True), start=1):
+            if number in (10, 15):
+                continue
+            both = [torch.cat([inputs, more])] if joined else [inputs, more]
+            torch.stack([parts.loss(one) for one in both]).sum().backward()
+            taken += 1
+            if taken % micro_batches == 0:
+                parts.update()
+
+    steps = (BATCHES - 2) // micro_batches
+    assert watched(tmp_path, train).samples == [7 * micro_batches] * (steps - 1) + [7 * micro_batches - 2]
+
+
+def test_a_last_batch_that_is_passed_over_counts_no_samples_once_its_pass_is_gone(tmp_path: Path) -> None:
+    def train(parts: Parts) -> None:
+        for epoch in range(3):
+            for (inputs,) in parts.loader:
+                if epoch and len(inputs) < BATCH:
+                    continue
+                parts.loss(inputs).backward()
+                parts.update()
+            del inputs
+            gc.collect()
+
+    log = watched(tmp_path, train)
+    assert log.samples == [BATCH] * (BATCHES - 1) + [BATCH - 2] + [BATCH] * 2 * (BATCHES - 1)
 
 
 def test_a_micro_batch_that_is_passed_over_counts_no_samples(tmp_path: Path) -> None:
