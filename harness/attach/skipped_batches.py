@@ -20,6 +20,8 @@ class SkippedBatches:
         self._left = left
         # The samples of those batches of the step that no call was for so far.
         self._samples: list[int] = []
+        # The number of those that were before the newest call that was after any batch.
+        self._earlier = 0
         # The further calls that are for the newest batches of other loaders.
         self._expected_calls = 0
         # Since the first step: calls after several batches, calls after any, and the steps that those are in.
@@ -38,7 +40,7 @@ class SkippedBatches:
                 else:
                     self._samples.pop()
             return
-        self._taken, self._expected_calls = taken, 0
+        self._taken, self._expected_calls, self._earlier = taken, 0, len(self._samples)
         self._calls += 1
         if len(taken) == 1:
             return
@@ -55,6 +57,10 @@ class SkippedBatches:
             self._several_calls += 1
             if samples in newest or samples == sum(newest):
                 self._samples += [sum(sizes) for sizes in zip_longest(*by_loader.values(), fillvalue=0)]
+
+    def drop_earlier(self) -> None:
+        """Whatever was before the newest call that was after any batch is no part of the step any more."""
+        del self._samples[: self._earlier]
 
     def leave_out(self, loaded: int | None, step: int) -> int | None:
         """Return `loaded`, the samples of the batches of `step`, which ends, without the skipped ones."""

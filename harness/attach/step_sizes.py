@@ -150,6 +150,7 @@ class StepSizes:
         if self.inputs is None and self._other_inputs is not None:
             self.leader, self.inputs = self._other_inputs
         self._before, self._backward_passes = (None, None), 0
+        self._skipped.drop_earlier()
         return dropped
 
     def fit(self, inputs: tuple[Any, ...]) -> bool:

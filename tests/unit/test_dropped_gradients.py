@@ -154,6 +154,23 @@ def test_the_dropped_batches_of_two_loaders_count_no_samples(tmp_path: Path) -> 
     assert watched(tmp_path, train).samples == [BATCH + 3] * (BATCHES - 3)
 
 
+def test_a_batch_that_is_skipped_before_gradients_are_dropped_is_left_out_once(tmp_path: Path) -> None:
+    def train(parts: Parts) -> None:
+        taken = 0
+        for number, (inputs,) in enumerate(parts.loader(), start=1):
+            if number == 9:
+                continue
+            parts.compute(inputs)
+            if number == 10:
+                parts.optimizer.zero_grad()
+                continue
+            taken += 1
+            if taken % 2 == 0:
+                parts.update()
+
+    assert watched(tmp_path, train).samples == [2 * BATCH] * (BATCHES // 2 - 1)
+
+
 def test_micro_batches_of_a_model_count_in_no_step_of_its_copy(tmp_path: Path) -> None:
     def train(parts: Parts) -> None:
         for number in range(6):
