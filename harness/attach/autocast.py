@@ -247,10 +247,10 @@ def _change_slots(output: Any, depth: int) -> None:
 
 def _change_items(items: Any, depth: int, *kinds: type) -> None:
     """Change the tensors in items of these kinds."""
-    found: list[tuple[Any, Any]] = []
+    pairs: list[tuple[Any, Any]] = []
     with suppress(*_UNCHANGEABLE):
-        found = [(key, items[key]) for key in items.keys()]  # noqa: SIM118  # it may be no mapping
-    for key, value in found:
+        pairs = [(key, items[key]) for key in items.keys()]  # noqa: SIM118  # it may be no mapping
+    for key, value in pairs:
         changed = in_float32(value, depth - 1) if isinstance(value, kinds) else value
         if changed is not value:
             with suppress(*_UNCHANGEABLE):

@@ -59,11 +59,11 @@ class ScriptLiveSettings(LiveSettings):
     def apply(self, payload: str, step: int, command_id: str) -> LiveChange | None:
         """Put what `payload` requests into effect before `step`, see `LiveSettings.apply`."""
         try:
-            wanted = json_object(payload)
+            values = json_object(payload)
         except ValueError:
             return super().apply(payload, step, command_id)
-        own = {name: self._checked(name, wanted.pop(name)) for name in self.declared if name in wanted}
-        change = super().apply(json.dumps(wanted), step, command_id) if wanted or not own else None
+        own = {name: self._checked(name, values.pop(name)) for name in self.declared if name in values}
+        change = super().apply(json.dumps(values), step, command_id) if values or not own else None
         before = {name: self._switches.own[name] for name in own if own[name] != self._switches.own[name]}
         if not before:
             return change

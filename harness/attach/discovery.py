@@ -33,14 +33,16 @@ class ScriptOptimizers:
     @property
     def state(self) -> Mapping[Tensor, Any]:
         """The state of all optimizers, by parameter."""
-        return {weight: kept for optimizer in self.optimizers for weight, kept in optimizer.state.items()}
+        return {weight: state for optimizer in self.optimizers for weight, state in optimizer.state.items()}
 
 
 def live_optimizers() -> list[torch.optim.Optimizer]:
     """Return all optimizers of this process that have parameters. Those that only pass on the calls of
     another one, such as Accelerate's, are left out: torch's hooks do not notice their steps."""
-    found = [one for one in _instances(torch.optim.Optimizer) if getattr(type(one).step, "hooked", False)]
-    return [optimizer for optimizer in found if any(group["params"] for group in optimizer.param_groups)]
+    optimizers = [
+        one for one in _instances(torch.optim.Optimizer) if getattr(type(one).step, "hooked", False)
+    ]
+    return [optimizer for optimizer in optimizers if any(group["params"] for group in optimizer.param_groups)]
 
 
 def owned_parameters(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
@@ -66,15 +68,16 @@ def find_models(parameters: set[int], other_than: Collection[type[nn.Module]] = 
 
 
 def find_new_models(
-    parameters: set[int], known: Collection[nn.Module], kinds: Collection[type[nn.Module]]
+    parameters: set[int], followed: Collection[nn.Module], kinds: Collection[type[nn.Module]]
 ) -> list[nn.Module]:
     """Return what `find_models` does, without a search of all objects of the process (some 80 ms), if the
-    modules that the garbage collector has seen at most once have, together with `known`, all of `parameters`:
-    then a model was created together with its optimizer, such as a copy for each task. Else return none. So
-    do models of others than `kinds`, those so far: one may be the new last layer of an older model."""
+    modules that the garbage collector has seen at most once have, together with `followed`, all of
+    `parameters`: then a model was created together with its optimizer, such as a copy for each task. Else
+    return none. So do models of others than `kinds`, those so far: one may be the new last layer of an older
+    model."""
     young = (thing for generation in (0, 1) for thing in gc.get_objects(generation))
     modules = [thing for thing in young if issubclass(type(thing), nn.Module)]
-    models = _outermost(modules, parameters) if owns_all([*known, *modules], parameters) else []
+    models = _outermost(modules, parameters) if owns_all([*followed, *modules], parameters) else []
     return models if all(type(model) in kinds for model in models) else []
 
 
@@ -104,9 +107,9 @@ def take_alive(models: list[nn.Module]) -> tuple[list[nn.Module], set[type[nn.Mo
     makes for each step."""
     kinds, references = [type(model) for model in models], [ref(model) for model in models]
     models.clear()
-    found = [reference() for reference in references]
-    lost = {kind for kind, model in zip(kinds, found, strict=True) if model is None}
-    return [model for model in found if model is not None], lost
+    alive = [reference() for reference in references]
+    lost = {kind for kind, model in zip(kinds, alive, strict=True) if model is None}
+    return [model for model in alive if model is not None], lost
 
 
 def training_device(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> torch.device:

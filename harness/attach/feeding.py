@@ -234,14 +234,16 @@ class Feeding:
         evaluated. A loader that is new beside one that feeds the training feeds it from the second step in a
         row on: a script may sample from its model with batches of another one."""
         recent, self.recent = self.recent, []
-        known = [batches for batches in recent if batches.loader in self.training]
+        training_passes = [batches for batches in recent if batches.loader in self.training]
         if is_ended_by_evaluation:
-            recent = known
-        is_doubtful = bool(known) and len(known) < len(recent) and self._joining_step != step - 1
-        if len(known) < len(recent):
+            recent = training_passes
+        is_doubtful = (
+            bool(training_passes) and len(training_passes) < len(recent) and self._joining_step != step - 1
+        )
+        if len(training_passes) < len(recent):
             self._joining_step = step
         count = len(self.training)
-        for batches in known if is_doubtful else recent:
+        for batches in training_passes if is_doubtful else recent:
             self._add(batches)
         has_left, self._has_left, self.is_settled = self._has_left, False, True
         return has_left or len(self.training) > max(count, 1)

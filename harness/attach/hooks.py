@@ -230,10 +230,10 @@ class Hooks(Closing):
 
         kind.__init_subclass__ = classmethod(defined)  # type: ignore[assignment]
         self._stack.callback(delattr, kind, "__init_subclass__")
-        known = [kind]
-        while known:
-            subclasses = known.pop().__subclasses__()
-            known += subclasses
+        waiting = [kind]
+        while waiting:
+            subclasses = waiting.pop().__subclasses__()
+            waiting += subclasses
             for subclass in subclasses:
                 self._follow_subclass(subclass)
 

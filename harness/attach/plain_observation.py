@@ -99,10 +99,10 @@ class PlainObservation(Observation):
 
     def _take_quiet_steps(self) -> None:
         """Take over what the quiet steps have left behind."""
-        taken = self.plain.ended + 1 - self.step
-        if taken > 0:
-            self.step += taken
-            self.updates += taken
+        count = self.plain.ended + 1 - self.step
+        if count > 0:
+            self.step += count
+            self.updates += count
             self.tracker.calls = 0
             self._timer.end_ns = self.tracker.last_ns = self.plain.end_ns
 

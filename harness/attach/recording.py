@@ -102,7 +102,7 @@ class ScriptRecords:
             )
         return False
 
-    def optimizers_found(self, step: int) -> None:
+    def record_new_rates(self, step: int) -> None:
         """Write down the values in effect from `step` on where optimizers that were found by now have a
         learning rate, and none before had."""
         context, switches = self._context, self._switches

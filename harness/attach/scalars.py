@@ -50,23 +50,23 @@ def check_name(name: object, prefix: str = "", noun: str = "scalar") -> str:
     that no chart can show."""
     longest = _LONGEST_NAME - len(prefix)
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > longest:
-        shown = clip(repr(name), _SHOWN_CHARACTERS)
-        raise ValueError(f"{shown} cannot name a {noun}; use printable text of up to {longest} letters.")
+        text = clip(repr(name), _SHOWN_CHARACTERS)
+        raise ValueError(f"{text} cannot name a {noun}; use printable text of up to {longest} letters.")
     return f"{prefix}{name}"
 
 
-def check_names(names: Iterable[str], known: set[str]) -> None:
-    """Add `names` to those of a run that are `known`. Raises ValueError for one that cannot be logged."""
+def check_names(names: Iterable[str], run_names: set[str]) -> None:
+    """Add `names` to those of a run, `run_names`. Raises ValueError for one that cannot be logged."""
     for name in names:
-        if name in known:
+        if name in run_names:
             continue
         check_name(name)
-        if len(known) >= _MOST_NAMES:
+        if len(run_names) >= _MOST_NAMES:
             raise ValueError(
                 f"{name!r} would be scalar number {_MOST_NAMES + 1:,}; a run has scalars of up to "
                 f"{_MOST_NAMES:,} names: log fewer of them, such as the mean of a group."
             )
-        known.add(name)
+        run_names.add(name)
 
 
 def check_step(noun: str, step: Any) -> int | None:
@@ -80,8 +80,8 @@ def check_step(noun: str, step: Any) -> int | None:
     except (TypeError, ValueError, OverflowError, RuntimeError):  # The last one: torch's.
         is_whole = False
     if not is_whole or not 0 <= number <= _LAST_STEP:
-        shown = clip(repr(step), _SHOWN_CHARACTERS)
-        raise ValueError(f"{noun} cannot be {shown}; give a whole number from 0 to 2**63 - 1, or none.")
+        text = clip(repr(step), _SHOWN_CHARACTERS)
+        raise ValueError(f"{noun} cannot be {text}; give a whole number from 0 to 2**63 - 1, or none.")
     return number
 
 

@@ -378,8 +378,8 @@ class Session:
         others = [*self._followed, *models]
         if not (owns_all(others, owned) and owns_all(training.models, owned)):
             training.add_models(find_new_models(owned, others, self._followed_kinds) or find_models(owned))
-        known = {id(model) for model in others}
-        added = [one for one in training.models if known.isdisjoint(map(id, one.modules()))]
+        other_ids = {id(model) for model in others}
+        added = [one for one in training.models if other_ids.isdisjoint(map(id, one.modules()))]
         missed.uncalled.update(added)
         models += added
         self._followed.update(models)
@@ -388,7 +388,7 @@ class Session:
         self._hooks.follow(models)
         assert self.watch is not None
         record_size(self.watch.context, training)
-        observation.records.optimizers_found(observation.step)
+        observation.records.record_new_rates(observation.step)
         if self._member is not None:
             for replica in replicas(models):
                 observation.steps.follow_ranks(replica)

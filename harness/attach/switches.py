@@ -255,13 +255,13 @@ class ScriptSwitches:
             return NO_RATE if optimizers else NO_OPTIMIZER
         return OTHER_RANKS if is_one_of_several() and not self.loaders.changes_together else None
 
-    def _set_matmul_precision(self, wanted: MatmulPrecision, before: MatmulPrecision) -> None:
+    def _set_matmul_precision(self, value: MatmulPrecision, before: MatmulPrecision) -> None:
         """Set it for products, and for cuDNN's convolutions as in runs of the catalog."""
         if self._own_precision is None:
             self._own_precision = before, torch.backends.cudnn.allow_tf32
         own, own_allows_tf32 = self._own_precision
-        allows_tf32 = own_allows_tf32 if wanted is own else wanted is not MatmulPrecision.HIGHEST
-        torch.set_float32_matmul_precision(wanted.value)
+        allows_tf32 = own_allows_tf32 if value is own else value is not MatmulPrecision.HIGHEST
+        torch.set_float32_matmul_precision(value.value)
         try:
             torch.backends.cudnn.allow_tf32 = allows_tf32
         except RuntimeError:

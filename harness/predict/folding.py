@@ -84,11 +84,11 @@ class _Folding(TorchFunctionMode):
         (steps, batch), (parts, length) = time_major.shape[:2], cut_of(time_major.shape[0])
         if parts == 1:
             return func(*args)
-        before, known = self._live_tensors(), nodes_behind((states, initial))
+        before, nodes = self._live_tensors(), nodes_behind((states, initial))
         initial = initial.repeat(1, parts, 1)
         output, last = func(_cut(time_major, parts, length), initial, *options, False)
         traced = (
-            len(nodes_behind((output, last)) - known),
+            len(nodes_behind((output, last)) - nodes),
             self._live_tensors() - before,
             length * initial.shape[0],
         )
