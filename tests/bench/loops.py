@@ -75,5 +75,5 @@ def worst(outcomes: Sequence[Outcome], count: int) -> Iterator[str]:
     wrong = [outcome for outcome in outcomes if outcome.differences]
     wrong.sort(key=lambda outcome: min(_KINDS.index(kind) for kind in outcome.differences))
     for draw, differences in wrong[:count]:
-        found = "; ".join(f"{kind}: {text}" for kind, text in differences.items())
-        yield f"\nseed {draw.seed}: {draw.words}\n  {found}"
+        details = "; ".join(f"{kind}: {text}" for kind, text in differences.items())
+        yield f"\nseed {draw.seed}: {draw.words}\n  {details}"
