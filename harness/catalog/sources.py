@@ -40,7 +40,7 @@ _SOURCES = (
         summary="The source files of Python's standard library, as bytes, the first 8 MiB.",
         kind=DataKind.TEXT,
         opener="harness.data.text:open_standard_library",
-        shape="harness.data.text:shape_of",
+        shape="harness.data.text:shape_of_standard_library",
     ),
     DataSpec(
         key="text",

@@ -11,6 +11,11 @@ from harness.records.ranks import ALONE, RankPlace
 _PERMUTE_UP_TO = 2**22
 
 
+def order_bytes(samples: int) -> int:
+    """Return the size of the order of so many samples."""
+    return 0 if samples > _PERMUTE_UP_TO else 8 * samples
+
+
 class ShuffledBatches:
     """Endless batches of indices over `length` samples: each sample once per pass.
 

@@ -106,7 +106,12 @@ def _shape(own: OwnObject, dataset: Any) -> DataShape:
         sentence = _sample_failure(own, 0, error)
         raise SettingError("data", sentence) from error
     inputs, targets = _collate(own, [sample])
-    return DataShape(DataKind.TENSORS, inputs=_tensor_shape(inputs), targets=_tensor_shape(targets))
+    return DataShape(
+        DataKind.TENSORS,
+        inputs=_tensor_shape(inputs),
+        targets=_tensor_shape(targets),
+        samples=len(dataset),
+    )
 
 
 def _tensor_shape(batch: Tensor) -> TensorShape:

@@ -45,6 +45,11 @@ def shape_of(settings: Settings) -> DataShape:
     return DataShape(DataKind.TEXT, vocabulary=_VOCABULARY, sequence_length=settings.sequence_length)
 
 
+def shape_of_standard_library(settings: Settings) -> DataShape:
+    """As `shape_of`, with about the number of samples."""
+    return shape_of(settings)._replace(samples=STANDARD_LIBRARY_BYTES // settings.sequence_length)
+
+
 def open_standard_library(settings: Settings) -> TextSource:
     """Open the source code of Python's standard library, in the order of its paths, the first 8 MiB."""
     root = Path(sysconfig.get_path("stdlib"))
@@ -53,7 +58,7 @@ def open_standard_library(settings: Settings) -> TextSource:
         raise SettingError(
             "data", f"Python's standard library has no source files in {str(root)!r}; use data='text'."
         )
-    return TextSource(text, shape_of(settings))
+    return TextSource(text, shape_of_standard_library(settings))
 
 
 def open_own(settings: Settings) -> TextSource:

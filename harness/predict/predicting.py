@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import (
 from torch.nn.modules.conv import _ConvNd
 
 from harness.catalog.own import is_own
-from harness.data.text import STANDARD_LIBRARY_BYTES
+from harness.data.order import order_bytes
 from harness.errors import SettingError, StepscopeError
 from harness.predict.allocator import least_cap, replay
 from harness.predict.answer import CATEGORIES, Answer, Impossible, PartBytes, Prediction
@@ -26,7 +26,6 @@ from harness.predict.scratch import KernelRun
 from harness.predict.tracing import STEPS, Trace, trace, trace_kernels
 from harness.records.memory import MemoryCategory
 from harness.records.run import DeviceKind
-from harness.settings import Settings
 
 # Of torch and of libraries of models; a person's own code may raise anything.
 _TRACING_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, IndexError, ImportError)
@@ -41,9 +40,10 @@ _CPU_CONTEXT = "The context is Python, torch and their libraries, before the mod
 class _Traced(NamedTuple):
     """A trace, read, and how its kernels were measured: `batches` are the smaller ones from which they were
     extrapolated, None where that was not needed; `is_measured` is false where there was nothing to measure
-    with. `network` is the traced model."""
+    with. `network` is the traced model, `samples` the number of the data source's."""
 
     network: nn.Module
+    samples: int | None
     summary: TraceSummary
     is_measured: bool
     batches: tuple[int, int] | None = None
@@ -79,7 +79,7 @@ def _traced(question: Question, meter: Meter | None) -> _Traced:
             return _measured(question, whole, meter)
         except KernelsError:
             pass
-    return _Traced(whole.model, summarize(whole, question.kind), is_measured=False)
+    return _Traced(whole.model, whole.samples, summarize(whole, question.kind), is_measured=False)
 
 
 def _measured(question: Question, whole: Trace, meter: Meter) -> _Traced:
@@ -90,7 +90,7 @@ def _measured(question: Question, whole: Trace, meter: Meter) -> _Traced:
     if ratio <= 1:
         footprints = measure(runs, meter)
         summary = summarize(with_footprints(whole, footprints), question.kind)
-        return _Traced(whole.model, summary, is_measured=True)
+        return _Traced(whole.model, whole.samples, summary, is_measured=True)
     has_equal_steps = _has_equal_steps(whole)
     while ratio > 1 and far > 2:
         far = max(2, min(far - 1, int(far / ratio)))
@@ -102,7 +102,7 @@ def _measured(question: Question, whole: Trace, meter: Meter) -> _Traced:
     batches = (far // 2, far)
     footprints = extrapolated(measured[len(runs) :], measured[: len(runs)], batches, batch)
     summary = summarize(with_footprints(whole, footprints), question.kind)
-    return _Traced(whole.model, summary, is_measured=True, batches=batches)
+    return _Traced(whole.model, whole.samples, summary, is_measured=True, batches=batches)
 
 
 def _has_equal_steps(whole: Trace) -> bool:
@@ -128,7 +128,7 @@ def _prediction(question: Question, traced: _Traced, context_bytes: int | None) 
     static = sum(summary.static)
     is_cuda = question.kind is DeviceKind.CUDA
     if not is_cuda:
-        order = _order_bytes(question.settings)
+        order = order_bytes(traced.samples or 0)
         parts[list(CATEGORIES).index(MemoryCategory.INPUTS)] += order
         static += order
     reserved = replay(summary.sizes, summary.events).peak_reserved_bytes if is_cuda else None
@@ -145,14 +145,6 @@ def _prediction(question: Question, traced: _Traced, context_bytes: int | None) 
         modules=summary.modules,
         notes=tuple(_notes(question, traced)),
     )
-
-
-def _order_bytes(settings: Settings) -> int:
-    """Return the size of the loader's sample order: eight bytes per sample. Only the standard library's
-    number of samples is known without opening the source, and large enough to matter."""
-    if settings.data != "stdlib-text":
-        return 0
-    return 8 * (STANDARD_LIBRARY_BYTES // settings.sequence_length)
 
 
 def _notes(question: Question, traced: _Traced) -> Iterator[str]:

@@ -18,7 +18,7 @@ from harness.settings.resolve import no_effect_reason
 from harness.settings.spec import SPECS, parse
 
 # Increment it when the result for the same question changes, which invalidates the cache.
-REVISION = 8
+REVISION = 9
 
 _NOT_MEASURED = (DeviceKind.XPU, DeviceKind.MPS)
 _WHY_NOT = (

@@ -60,6 +60,8 @@ class Trace(NamedTuple):
     # For weights, gradients and optimizer state: the path of their module.
     modules: Mapping[int, str]
     model: nn.Module
+    # Of the data source, where known.
+    samples: int | None
     # Of the CPU, in their order; their own memory has size 0 (see `harness.predict.footprints`).
     kernels: Sequence[KernelRun]
 
@@ -207,13 +209,14 @@ class _Stage(NamedTuple):
     watch: _Watch
     log: StorageLog
     scratch: Scratch
+    samples: int | None
 
 
 def trace(question: Question) -> Trace:
     """Build the model of `question` and take two steps. Nothing is computed and no tensor has memory. Raises
     SettingError, and torch's errors if the model depends on computed values."""
     with _stage(question) as stage:
-        workload, network, watch, log, scratch = stage
+        workload, network, watch, log, scratch, samples = stage
         owners = _Owners(watch, network)
         with _naming_modules(network, log.modules):
             for _ in range(STEPS):
@@ -231,6 +234,7 @@ def trace(question: Question) -> Trace:
         categories,
         modules,
         network,
+        samples,
         scratch.kernels,
     )
 
@@ -238,7 +242,7 @@ def trace(question: Question) -> Trace:
 def trace_kernels(question: Question) -> Sequence[KernelRun]:
     """Return the runs of kernels in the first of the steps of `trace`, without its update, which has none:
     takes a third of the time. Raises as `trace` does."""
-    with _stage(question) as (workload, network, watch, log, scratch):
+    with _stage(question) as (workload, network, watch, log, scratch, _):
         _pass_micro_batches(workload, log, _Owners(watch, network), scratch)
     return scratch.kernels
 
@@ -271,7 +275,7 @@ def _stage(question: Question) -> Iterator[_Stage]:
         workload = Workload(settings, TracedDevice(), network, ShapeSource(shape), open_shape_loader)
         if question.settings.offload_saved_tensors:
             workload.forward = _offloading(workload.forward)
-        yield _Stage(workload, network, watch, log, scratch)
+        yield _Stage(workload, network, watch, log, scratch, shape.samples)
     watch.forget()
     if FakeTensorMode.cache_info().size > _MOST_SHAPES:
         FakeTensorMode.cache_clear()

@@ -34,6 +34,8 @@ class DataShape(NamedTuple):
     # Of a person's own dataset.
     inputs: TensorShape | None = None
     targets: TensorShape | None = None
+    # The number of samples, where it is known before the source is opened.
+    samples: int | None = None
 
     @property
     def is_image(self) -> bool:
