@@ -31,6 +31,8 @@ _RELEASED_RECURRENT_BYTES = 690
 
 _aten = torch.ops.aten
 _PRODUCTS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
+# Pointwise operators that oneDNN computes, which compiles code for each shape.
+_COMPILED = {_aten.gelu.default, _aten.gelu_backward.default}
 _MEASURED_PHASES = ("forward", "backward")
 
 
@@ -152,10 +154,10 @@ class Scratch:
 
 def _has_no_scratch(function: OpOverload, args: Sequence[Any]) -> bool:
     """Return whether an operator is known to need no memory of its own: views, and pointwise operators
-    without a change of dtype."""
+    without a change of dtype that are torch's own."""
     if function.is_view:
         return True
-    if torch.Tag.pointwise not in function.tags:
+    if torch.Tag.pointwise not in function.tags or function in _COMPILED:
         return False
     return len({tensor.dtype for tensor in _tensors(args)}) < 2
 

@@ -7,6 +7,7 @@ import pytest
 from harness.predict.answer import Prediction, Target
 from harness.predict.predicting import predict
 from harness.predict.question import Question
+from harness.predict.tracing import trace
 from harness.records.memory import MemoryCategory
 from harness.records.run import DeviceKind
 from harness.settings.resolve import resolve
@@ -69,6 +70,12 @@ def test_the_order_of_the_samples_of_an_own_dataset_is_counted(tmp_path: Path) -
         if after.category is MemoryCategory.INPUTS
     ]
     assert added[0] == pytest.approx(8 * 40_000, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["gelu.default", "gelu_backward.default"])
+def test_a_gelu_is_among_the_kernels_that_are_measured(tmp_path: Path, name: str) -> None:
+    kernels = trace(_question(tmp_path, _loss("functional.gelu(outputs).mean()"))).kernels
+    assert name in {f"{run.call.operator}.{run.call.overload}" for run in kernels}
 
 
 def _new(folder: Path, name: str) -> Path:
