@@ -85,6 +85,14 @@ class Call(NamedTuple):
         }
 
 
+def storage_bytes(result: object) -> int:
+    """Return the size of a tensor's storage; 0 for other results, and for a sparse tensor, which consists of
+    other tensors."""
+    if not isinstance(result, Tensor) or result.layout is not torch.strided:
+        return 0
+    return result.untyped_storage().nbytes()
+
+
 def flops(function: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
     """Return the floating-point operations of a call, 0 without a formula: torch's own formulas, and that of
     a fused recurrent layer (two operations per weight and token)."""

@@ -14,12 +14,11 @@ from contextlib import suppress
 from typing import Any, BinaryIO, NamedTuple, Self
 
 import torch
-from torch import Tensor
 
 from harness.device.cpu.heap import open_heap
 from harness.errors import StepscopeError
 from harness.predict.address_space import AddressSpace
-from harness.predict.calls import Call
+from harness.predict.calls import Call, storage_bytes
 from harness.train.warming import warm_up
 
 _RECURRENT = "mkldnn_rnn_layer"
@@ -161,4 +160,4 @@ def _footprint(call: Call, space: AddressSpace, workspaces: Mapping[Any, int]) -
 
 def _storage_sizes(result: Any) -> tuple[int, ...]:
     results = result if isinstance(result, tuple | list) else (result,)
-    return tuple(r.untyped_storage().nbytes() if isinstance(r, Tensor) else 0 for r in results)
+    return tuple(map(storage_bytes, results))

@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from harness.catalog import model
 from harness.device.cuda.cublas import workspace_bytes
-from harness.predict.calls import Call, flops
+from harness.predict.calls import Call, flops, storage_bytes
 from harness.predict.folding import NOTHING_UNTRACED, Untraced
 from harness.predict.graph import nodes_behind
 from harness.predict.question import Question
@@ -92,7 +92,7 @@ class Scratch:
         call = Call.of(function, args, kwargs)
         if call is None:
             return result
-        result_bytes = sum(tensor.untyped_storage().nbytes() for tensor in _tensors(result))
+        result_bytes = sum(map(storage_bytes, _tensors(result)))
         retained = self._retain(call, 0)
         temporary = self._take(0)
         self._died(temporary)

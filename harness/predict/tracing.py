@@ -15,6 +15,14 @@ from harness.data.source import shape_of
 from harness.models.base import LossModel
 from harness.models.building import build_model, import_code
 from harness.predict.cuda_rules import cuda_rules
+from harness.predict.fakes import (
+    LARGEST_RESULTS,
+    in_place,
+    mark_check,
+    swapping_weights,
+    tracing_mode,
+    value_of_check,
+)
 from harness.predict.folding import fold_recurrent
 from harness.predict.question import Question
 from harness.predict.recurrent import fuse_recurrent
@@ -147,22 +155,41 @@ class _Watch(StorageWatch[int]):
     ) -> Any:
         if func is torch.ops.prim.device.default:
             return func(*args)  # A query that allocates nothing; half of all calls.
+        phase = self._log.phases[-1].name
+        if phase == "backward" and not torch.is_grad_enabled():
+            func = in_place(func)
         try:
-            if func in _SHRUNK_LOSSES and (elements := _of_all_elements(func, args)) is not None:
-                result = super().__torch_dispatch__(func, types, elements, kwargs).resize_(())
-            elif _writes_in_place(func) and args[0].dim():  # Numbers of no dimension keep their values.
-                result = args[0]  # As the operator would return it, at a tenth of the time.
-            else:
-                result = super().__torch_dispatch__(func, types, args, kwargs)
+            result = self._result(func, types, args, kwargs or {})
         except DataDependentOutputException:
-            if func is not torch.ops.aten._local_scalar_dense.default:
+            value = self._value(args[0]) if func is torch.ops.aten._local_scalar_dense.default else None
+            if value is None:
                 raise
-            if args[0].is_floating_point():
-                return 0.0  # GradScaler reads the number of overflowed gradients.
-            if args[0].dtype is torch.bool and self._log.is_building:
-                return False  # Initial values are checked for resampling; here there are none.
-            raise
-        return self._scratch.ran(func, args, kwargs or {}, result, self._log.phases[-1].name)
+            return value
+        return self._scratch.ran(func, args, kwargs or {}, result, phase)
+
+    def _result(
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        if func in _SHRUNK_LOSSES and (elements := _of_all_elements(func, args)) is not None:
+            return super().__torch_dispatch__(func, types, elements, kwargs).resize_(())
+        if _writes_in_place(func) and args[0].dim():  # Numbers of no dimension keep their values.
+            return args[0]  # As the operator would return it, at a tenth of the time.
+        if func in LARGEST_RESULTS:
+            results = LARGEST_RESULTS[func](*args, **kwargs)
+            for tensor in results:
+                self.adopt(tensor)
+            return results
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        mark_check(func, args, result)
+        return result
+
+    def _value(self, tensor: Tensor) -> float | bool | None:
+        """Return a value for code that reads it; None where the shapes may depend on it."""
+        if tensor.is_floating_point():
+            return 0.0  # GradScaler reads the number of overflowed gradients.
+        if tensor.dtype is torch.bool and self._log.is_building:
+            return False  # Initial values are checked for resampling; here there are none.
+        return value_of_check(tensor)
 
 
 def _of_all_elements(function: OpOverload, args: Sequence[Any]) -> tuple[Any, ...] | None:
@@ -180,25 +207,6 @@ def _writes_in_place(function: OpOverload) -> bool:
     """Return whether an operator is pointwise and writes the result into its first argument."""
     name = function.overloadpacket.__name__
     return name.endswith("_") and not name.startswith("_") and torch.Tag.pointwise in function.tags
-
-
-class _TracingMode(FakeTensorMode):
-    """A mode of which copies of its tensors do not make copies: modules that copy others, as torch's
-    TransformerEncoder does, would copy its weak references too, and both would free them, which ends the
-    process."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_TracingMode":
-        return self
-
-
-@cache
-def _tracing_mode() -> FakeTensorMode:
-    """Return the mode of all traces of this process. A person's own code may keep a tensor from one trace to
-    the next, which another mode would refuse; real ones are those that its modules made."""
-    # CUDA builds of torch (seen with 2.14 and 2.15) whose first backward pass is under such a mode compute no
-    # gradients in a forked process, such as the one that measures kernels.
-    torch.ones(1, requires_grad=True).sum().backward()
-    return _TracingMode(allow_non_fake_inputs=True)
 
 
 class _Stage(NamedTuple):
@@ -264,14 +272,12 @@ def _stage(question: Question) -> Iterator[_Stage]:
     is_cuda = question.kind is DeviceKind.CUDA
     rules = cuda_rules(autocast=settings.amp is not AmpMode.OFF) if is_cuda else nullcontext()
     import_code(settings)  # Before the rules, of which it would keep the functions that it imports by name.
-    with _tracing_mode(), watch, rules:
+    with tracing_mode(), watch, rules, swapping_weights():
         network = build_model(settings, shape)
         if is_cuda:
             fuse_recurrent(network)
         else:
             fold_recurrent(network, log.living, scratch.add_untraced)
-        if settings.channels_last:
-            _lay_out_channels_last(network)
         workload = Workload(settings, TracedDevice(), network, ShapeSource(shape), open_shape_loader)
         if question.settings.offload_saved_tensors:
             workload.forward = _offloading(workload.forward)
@@ -279,17 +285,6 @@ def _stage(question: Question) -> Iterator[_Stage]:
     watch.forget()
     if FakeTensorMode.cache_info().size > _MOST_SHAPES:
         FakeTensorMode.cache_clear()
-
-
-def _lay_out_channels_last(network: LossModel) -> None:
-    """Replace 4-D weights by ones in channels-last layout. The layout of fake tensors cannot be changed
-    later, when an optimizer refers to them."""
-    for module in network.modules():
-        for name, weight in module.named_parameters(recurse=False):
-            if weight.dim() == 4:
-                laid_out = torch.empty_like(weight, memory_format=torch.channels_last)
-                setattr(module, name, nn.Parameter(laid_out))
-    network.to = lambda *_, **__: network  # type: ignore[method-assign]
 
 
 def _as_on_target(question: Question) -> Settings:
