@@ -59,7 +59,8 @@ def absolute_key(setting: str, key: str) -> str:
         return key
     file = own.file.expanduser().absolute()
     if not file.is_file():
-        raise SettingError(setting, f"There is no file {str(own.file)!r} in {Path.cwd()}; check --{setting}.")
+        place = "" if own.file.is_absolute() else f" in {Path.cwd()}"
+        raise SettingError(setting, f"There is no file {str(own.file)!r}{place}; check --{setting}.")
     return own._replace(file=file).key
 
 

@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -26,9 +26,7 @@ def load_own(setting: str, file: Path, attribute: str) -> Any:
         return getattr(module, attribute)
     except AttributeError:
         names = [name for name, value in vars(module).items() if _is_made_in(module, name, value)]
-        defined = ", ".join(names[:_MOST_NAMES]) or "nothing"
-        rest = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        raise SettingError(setting, f"{file} has no {attribute!r}; it defines {defined}{rest}.") from None
+        raise SettingError(setting, f"{file} has no {attribute!r}; it defines {enumerated(names)}.") from None
 
 
 def call_own(setting: str, title: str, function: Callable[[Any], Any], settings: Any) -> Any:
@@ -40,6 +38,12 @@ def call_own(setting: str, title: str, function: Callable[[Any], Any], settings:
         raise SettingError(
             setting, f"{title} exits with {error.code!r}; let it return, or raise an error with the reason."
         ) from error
+
+
+def enumerated(names: Sequence[str]) -> str:
+    """Return the first names of a file, and the number of the others."""
+    rest = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return (", ".join(names[:_MOST_NAMES]) or "nothing") + rest
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:
@@ -83,6 +87,8 @@ def _module(setting: str, file: Path) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         message = " ".join(str(error).split())
+        if isinstance(error, ImportError) and "relative import" in message:
+            message += "; it is no module of a package: import its neighbors by their names, without the dot"
         raise SettingError(
             setting, f"{file} cannot be imported: {type(error).__name__}: {message}"
         ) from error

@@ -3,11 +3,13 @@
 import argparse
 import ast
 from argparse import Namespace
+from collections.abc import Iterator
 from typing import Any
 
 from harness import words
 from harness.catalog import MODELS, ModelSpec, data
 from harness.catalog.own import absolute_key, own_model, parse_own
+from harness.catalog.own_code import enumerated
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell
 from harness.errors import SettingError, UsageError
@@ -85,24 +87,21 @@ def _check_defined(setting: str, key: str) -> None:
         tree = ast.parse(own.file.read_bytes(), str(own.file))
     except (OSError, SyntaxError, ValueError) as error:
         raise SettingError(setting, f"{own.file} cannot be read as Python: {error}.") from None
-    names = sorted({name for statement in tree.body for name in _names(statement)})
-    if own.attribute not in names:
-        raise SettingError(
-            setting, f"{own.file} has no {own.attribute!r}; it defines {', '.join(names) or 'nothing'}."
-        )
+    names = sorted(set(_names(tree)))
+    if own.attribute not in names and "*" not in names:
+        raise SettingError(setting, f"{own.file} has no {own.attribute!r}; it defines {enumerated(names)}.")
 
 
-def _names(statement: ast.stmt) -> list[str]:
-    match statement:
-        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-            return [name]
-        case ast.Assign(targets=targets):
-            return [target.id for target in targets if isinstance(target, ast.Name)]
-        case ast.AnnAssign(target=ast.Name(id=name)):
-            return [name]
-        case ast.ImportFrom(names=aliases):
-            return [alias.asname or alias.name for alias in aliases]
-    return []
+def _names(node: ast.AST) -> Iterator[str]:
+    """Yield the names that the top level of a module defines, and "*" where it imports all of another's."""
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.ImportFrom(names=aliases):
+                yield from (alias.asname or alias.name for alias in aliases)
+            case ast.stmt() | ast.ExceptHandler() | ast.withitem() | ast.Tuple():
+                yield from _names(child)
 
 
 def _model_json(spec: ModelSpec, source: str) -> dict[str, Any]:

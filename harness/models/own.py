@@ -70,8 +70,14 @@ def build(settings: Settings) -> OwnModel:
     if not isinstance(model, nn.Module) or (loss is not None and not callable(loss)):
         raise SettingError(
             "model",
-            f"{own.title} returned {type(built).__name__}; it has to return a torch.nn.Module, or a pair of "
-            "a module and a loss function.",
+            f"{own.title} returned {_kinds(built)}; it has to return a torch.nn.Module, or a pair of a "
+            "module and a loss function.",
+        )
+    if isinstance(loss, type):
+        raise SettingError(
+            "model",
+            f"{own.title} returned the class {loss.__name__} as the loss function; return an instance of it, "
+            f"{loss.__name__}().",
         )
     for name, weight in model.named_parameters():
         if isinstance(weight, UninitializedParameter):
@@ -95,3 +101,11 @@ def build(settings: Settings) -> OwnModel:
     if any(weight.device.type != device.type for weight in model.parameters()):
         model.to(device)
     return OwnModel(model, loss, own.title)
+
+
+def _kinds(built: object) -> str:
+    """Return the type of an object; of a tuple, those of its elements."""
+    if not isinstance(built, tuple):
+        return type(built).__name__
+    names = (f"the class {one.__name__}" if isinstance(one, type) else type(one).__name__ for one in built)
+    return f"({', '.join(names)})"

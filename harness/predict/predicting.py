@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.nn.modules.conv import _ConvNd
 
-from harness.catalog.own import is_own
+from harness.catalog.own import is_own, model_and_size
 from harness.data.order import order_bytes
 from harness.errors import SettingError, StepscopeError
 from harness.predict.allocator import least_cap, replay
@@ -26,10 +26,14 @@ from harness.predict.scratch import KernelRun
 from harness.predict.tracing import STEPS, Trace, trace, trace_kernels
 from harness.records.memory import MemoryCategory
 from harness.records.run import DeviceKind
+from harness.settings import Settings
+from harness.words import clip
 
 # Of torch and of libraries of models; a person's own code may raise anything.
 _TRACING_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, IndexError, ImportError)
 _NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
+# Of the message of an error.
+_MOST_LETTERS = 300
 _CUDA_CONTEXT = (
     "The CUDA context and the kernels loaded come on top, some 0.3 to 0.7 GiB by GPU and driver; they are "
     "not included."
@@ -64,11 +68,23 @@ def predict(question: Question, context_bytes: int | None, meter: Meter | None =
     except Exception as error:
         if not (is_own(question.settings.model) or isinstance(error, _TRACING_ERRORS)):
             raise
-        first, kind = (str(error).strip() or "no message").splitlines()[0], f"{type(error).__name__}: "
-        if isinstance(error, RuntimeError | StepscopeError):  # These are sentences by themselves.
-            kind = ""
-        return Impossible(f"This model cannot be traced without running it: {kind}{first}")
+        return Impossible(_failure(question.settings, error))
     return _prediction(question, traced, context_bytes)
+
+
+def _failure(settings: Settings, error: Exception) -> str:
+    """Return the sentence on an error while the model was built or traced."""
+    if isinstance(error, StepscopeError):
+        return str(error)
+    kind = f"{type(error).__name__}: "
+    if is_own(settings.model):
+        message = clip(" ".join(str(error).split()), _MOST_LETTERS) or "no message"
+        name = model_and_size(settings.model, settings.preset)
+        return f"The memory of {name} cannot be predicted: without data, its code raises {kind}{message}"
+    first = (str(error).strip() or "no message").splitlines()[0]
+    if isinstance(error, RuntimeError):  # It is a sentence by itself.
+        kind = ""
+    return f"This model cannot be traced without running it: {kind}{first}"
 
 
 def _traced(question: Question, meter: Meter | None) -> _Traced:

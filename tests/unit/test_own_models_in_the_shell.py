@@ -59,6 +59,19 @@ def test_what_cannot_be_registered_is_refused_in_one_sentence(
     assert read_own_models(a_home()) == []
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from other import *",
+        "try:\n    import gone\nexcept ImportError:\n    build = print",
+        "build, data = 1, 2",
+    ],
+)
+def test_what_a_file_defines_in_a_block_or_by_an_import_is_registered(tmp_path: Path, code: str) -> None:
+    (tmp_path / "model.py").write_text(code)
+    assert main(["models", "--add", f"{tmp_path}/model.py:build", "--data", DATA]) == 0
+
+
 def test_a_list_that_is_damaged_is_named(tmp_path: Path) -> None:
     home = Home(tmp_path)
     (tmp_path / FILE).write_text("[1, 2")

@@ -142,6 +142,20 @@ def test_the_gradient_of_a_maximum_is_written_into_zeros_and_no_copy(tmp_path: P
     assert [birth.size_bytes for birth in births].count(size_bytes) == STEPS * len(("outputs", "zeros"))
 
 
+@pytest.mark.parametrize("place", ["build", "the loss"])
+def test_an_error_of_a_persons_code_is_named_with_its_kind_and_whole_message(
+    tmp_path: Path, place: str
+) -> None:
+    failure = 'raise ValueError("no such\\nbackbone")'
+    code = f"def build(settings): {failure}" if place == "build" else _loss("outputs", failure)
+    answer = predict(_question(tmp_path, code), None)
+    assert isinstance(answer, Impossible)
+    assert answer.reason == (
+        "The memory of network.py:build cannot be predicted: without data, its code raises ValueError: no "
+        "such backbone"
+    )
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_frozen_weights_have_no_gradient_in_any_layout(tmp_path: Path, channels_last: bool) -> None:
     code = (
