@@ -2,6 +2,7 @@
 figure is a prediction of its own; none is extrapolated."""
 
 from collections.abc import Generator, Iterator, Mapping
+from math import inf, isqrt
 from typing import Any, NamedTuple
 
 from harness.catalog import model
@@ -29,6 +30,8 @@ AdviceSteps = Generator[Question, Answer, Advice]
 _MOST_TRIES = 8
 # The search ends within this share of the largest batch.
 _NEAR_ENOUGH = 0.01
+# The ratio of the nearest trials that do not fit and fit above which the line between them is not trusted.
+_WIDE = 1.1
 # Minimum saving of a remedy, as a share of the peak.
 _LEAST_SAVING = 0.01
 # Ampere; older GPUs emulate bfloat16.
@@ -104,12 +107,13 @@ def find_largest_batch(
     settings: Settings, target: Target, prediction: Prediction, free_bytes: int
 ) -> Generator[Question, Answer, int]:
     """Search the largest batch that fits, to within 1 %. Each trial is predicted; the next one is chosen on
-    the line through the two nearest trials. (Peaks are piecewise linear in the batch, with a kink where the
-    peak moves to another phase.)"""
+    the line through the two nearest trials. (Most peaks are piecewise linear in the batch, with a kink where
+    the peak moves to another phase; that of a loss over all pairs is a parabola.)"""
     most = int(SPECS["batch_size"].maximum or settings.batch_size)
     tried = {settings.batch_size: prediction}
     below = (0, prediction.static_bytes)  # The largest batch known to fit, and the bytes it needs.
     above: tuple[int, int] | None = None
+    last_ratio = inf
     # If the baseline is too large for the limit, no batch fits, unless the inputs are the larger part of it.
     is_baseline_too_large = prediction.static_bytes > free_bytes
     is_baseline_too_large |= is_cap_too_small(prediction, settings, target)
@@ -130,6 +134,12 @@ def find_largest_batch(
             slope = (above[1] - below[1]) / (above[0] - below[0])
         batch = most if slope <= 0 else below[0] + int((free_bytes - below[1]) / slope)
         batch = min(most, batch) if above is None else min(max(batch, below[0] + 1), above[0] - 1)
+        ratio = inf if above is None else above[0] / max(1, below[0])
+        if above is not None and ratio > max(
+            _WIDE, last_ratio / 2
+        ):  # A peak that bends is far from the line.
+            batch = isqrt(max(1, below[0]) * above[0])
+        last_ratio = ratio
         if batch <= below[0] * (1 + _NEAR_ENOUGH) and (below[0] > 0 or batch < 1):
             break
         batch = max(1, batch)

@@ -159,12 +159,15 @@ def test_a_cap_on_the_cpu_must_leave_headroom_beyond_the_baseline() -> None:
     assert fits(prediction, settings(), a_target(64 * MIB)) is True
 
 
-def largest_batch(cap_bytes: int, static_bytes: int, sample_bytes: int) -> tuple[int, int]:
-    """Return the largest batch of a run with a linear peak, and how many predictions that took."""
+def largest_batch(
+    cap_bytes: int, static_bytes: int, sample_bytes: int, pair_bytes: int = 0
+) -> tuple[int, int]:
+    """Return the largest batch of a run that needs `sample_bytes` per sample, and `pair_bytes` for each pair
+    of samples, and how many predictions that took."""
     capped, target = settings(memory_cap_gib=cap_bytes / GIB), a_target(8 * GIB)
 
     def predicted(batch: int) -> Prediction:
-        peak_bytes = static_bytes + batch * sample_bytes
+        peak_bytes = static_bytes + batch * sample_bytes + batch**2 * pair_bytes
         return a_prediction(peak_bytes)._replace(static_bytes=static_bytes)
 
     prediction = predicted(capped.batch_size)
@@ -196,3 +199,13 @@ def test_the_largest_batch_fits_and_one_much_larger_does_not(
     assert 0.98 * expected - 1 <= batch <= expected
     if is_refused:
         assert count == 1
+
+
+@pytest.mark.parametrize("headroom_bytes", [32 * MIB, 256 * MIB, 2 * GIB])
+@pytest.mark.parametrize("pair_bytes", [4, 16, 64])
+def test_the_largest_batch_of_a_loss_over_all_pairs_is_found(headroom_bytes: int, pair_bytes: int) -> None:
+    cap_bytes = MIB + CPU_HEADROOM_BYTES + OWN_DATA_BYTES + headroom_bytes
+    batch, count = largest_batch(cap_bytes, MIB, 1024, pair_bytes)
+    expected = ((CPU_HEADROOM_BYTES + headroom_bytes) / pair_bytes) ** 0.5
+    assert 0.8 * expected < batch <= expected
+    assert count <= 10
