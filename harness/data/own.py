@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from harness.catalog.own import OwnObject, parse_own
 from harness.catalog.own_code import call_own, load_own, takes
@@ -13,6 +13,10 @@ from harness.data.source import Batch, Indices
 from harness.errors import SettingError, StepscopeError
 from harness.records.data import DataKind, DataShape, TensorShape
 from harness.settings import Settings
+
+# Samples that exist at a time besides the batch. Each is a small block, and as long as one is in use above
+# them, freed blocks count against a memory cap.
+_TOGETHER = 64
 
 
 class OwnSource:
@@ -32,6 +36,18 @@ class OwnSource:
 
     def fetch(self, indices: Indices) -> Batch:
         """Return the samples at `indices`. Raises StepscopeError with the sample that fails."""
+        if get_worker_info() is not None:  # Its memory is not the training's.
+            return self._fetch_together(indices)
+        starts = range(0, len(indices), _TOGETHER)
+        parts = [self._fetch_together(indices[at : at + _TOGETHER]) for at in starts]
+        if len(parts) == 1:
+            return parts[0]
+        try:
+            return Batch(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+        except RuntimeError as error:
+            raise SettingError("data", f"Samples of {self._own.title} make no batch: {error}") from error
+
+    def _fetch_together(self, indices: Indices) -> Batch:
         samples = []
         for index in indices:
             try:
