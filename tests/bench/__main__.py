@@ -35,6 +35,8 @@ BENCHMARKS: Mapping[str, str] = {
     "runs": "tests.bench.runs",
     "profile": "tests.bench.profile",
     "predict": "tests.bench.predict",
+    "predict-own": "tests.bench.own_models",
+    "largest-own": "tests.bench.own_models:largest_figures",
     "effect": "tests.bench.effect",
     "measured": "tests.bench.measured",
     "rank-waits": "tests.bench.rank_waits",
@@ -44,8 +46,8 @@ BENCHMARKS: Mapping[str, str] = {
 }
 """The module of each benchmark, and after a colon its function where that is not `figures`."""
 
-ONLY_BY_NAME = frozenset({"effect", "measured", "ranks", "stragglers"})
-"""Take over an hour, or many runs of several processes."""
+ONLY_BY_NAME = frozenset({"effect", "largest-own", "measured", "predict-own", "ranks", "stragglers"})
+"""Take long, or many runs of several processes."""
 
 OPTIONS = {
     "effect": ("minutes", "seed", "at_a_time", "runs"),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from harness.catalog import MODELS
+from harness.catalog.own import is_own, parse_own
 from harness.errors import SettingError
 from harness.records.data import DataKind
 from harness.settings.resolve import check_fit, resolve
@@ -65,10 +66,20 @@ class Draw(NamedTuple):
     threads: int
 
     @property
+    def model(self) -> str:
+        """The model of the catalog, or the name of the file of an own one."""
+        own = parse_own(self.values["model"])
+        return str(self.values["model"]) if own is None else own.file.stem
+
+    @property
     def words(self) -> str:
         """The configuration in one line."""
-        values = ", ".join(f"{name} {value}" for name, value in self.values.items() if name != "model")
-        return f"{self.values['model']}: {values}; {self.processor.name}, {self.threads} thr."
+        values = ", ".join(
+            f"{name} {value}"
+            for name, value in self.values.items()
+            if name != "model" and not is_own(str(value))
+        )
+        return f"{self.model}: {values}; {self.processor.name}, {self.threads} thr."
 
 
 def processors_here() -> Sequence[Processor]:
@@ -92,15 +103,16 @@ def draw(count: int, seed: int) -> list[Draw]:
     """`count` configurations that fit together, from `seed`. Models, processors and threads take turns, so
     that each has its share. The same for all machines with the same instructions."""
     source = random.Random(seed)
-    models = _turns(list(MODELS), count, source)
+    models = deal(list(MODELS), count, source)
     places = [(processor, threads) for processor in processors_here() for threads in (1, 2)]
     return [
         Draw(_values(model, source), processor, threads)
-        for model, (processor, threads) in zip(models, _turns(places, count, source), strict=True)
+        for model, (processor, threads) in zip(models, deal(places, count, source), strict=True)
     ]
 
 
-def _turns(items: Sequence[Any], count: int, source: random.Random) -> list[Any]:
+def deal(items: Sequence[Any], count: int, source: random.Random) -> list[Any]:
+    """`count` of the items, in a random order in each turn."""
     dealt: list[Any] = []
     while len(dealt) < count:
         dealt += source.sample(items, len(items))

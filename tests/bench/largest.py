@@ -49,13 +49,18 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
     """The share of the largest batches that ran, and of those a quarter larger that did not."""
     seed = int(os.environ.get("STEPSCOPE_BENCH_SEED") or secrets.randbelow(10**6))
     print(f"seed {seed}", flush=True)
-    retained = StoredResults.named_in_environment()
     draws = draw_caps(_QUICK_TRIES if is_quick else _TRIES, seed)
+    return judged_figures(draws, f"largest batch under a cap, seed {seed}")
+
+
+def judged_figures(draws: Sequence[tuple[dict[str, Any], int]], name: str) -> list[Figure]:
+    """The figures, called `name`, over settings with caps and numbers of threads."""
+    retained = StoredResults.named_in_environment()
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
         judged = list(pool.map(lambda drawn: _judged(drawn[0], drawn[1], retained), draws))
     tried = [flags for flags in judged if flags is not None]
     running, stopping = ([flags[at] for flags in tried] for at in (0, 1))
-    name = f"largest batch under a cap, {len(running)} tries, seed {seed}"
+    name = f"{name}, {len(running)} tries"
     return [
         Figure(f"{name}: it runs {STEPS} steps", [_percent(running)], "%", LEAST_RUNNING_PCT, is_least=True),
         Figure(

@@ -44,7 +44,7 @@ _GROUPS: Sequence[tuple[str, Callable[[Draw], str]]] = (
     ("processor", lambda one: one.processor.name),
     ("threads", lambda one: str(one.threads)),
     ("precision", lambda one: "bf16" if one.values["amp"] == "bf16" else "float32"),
-    ("model", lambda one: one.values["model"]),
+    ("model", lambda one: one.model),
 )
 
 

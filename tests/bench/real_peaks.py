@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from harness.catalog import MODELS
+from harness.catalog.own import is_own
 from harness.data.source import open_source
 from harness.device.cpu.device import CpuDevice
-from harness.models.building import build_model
+from harness.models.building import build_model, import_code
 from harness.records.data import DataKind, DataShape
 from harness.settings.resolve import resolve
 from harness.train.warming import load_lazy_parts, warm_up
@@ -66,10 +67,13 @@ def main() -> int:
     torch.set_num_threads(1)
     load_lazy_parts(torch.device("cpu"))
     lines = sys.stdin.readlines()
-    for model in {json.loads(line)["model"] for line in lines}:  # As the FLOP counter does in a run.
-        with torch.device("meta"):
-            settings = resolve({"model": model})
-            build_model(settings, _SHAPES[MODELS[model].accepts])
+    cases = {values["model"]: values for values in map(json.loads, lines)}
+    for model, values in cases.items():
+        if is_own(model):
+            import_code(resolve(values))
+            continue
+        with torch.device("meta"):  # As the FLOP counter does in a run.
+            build_model(resolve({"model": model}), _SHAPES[MODELS[model].accepts])
     for line in lines:
         sys.stdout.flush()
         child = os.fork()
