@@ -12,8 +12,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 
+from harness.attach import evaluations
 from harness.attach.guard import ScriptGuard
 from harness.attach.launch import Script, execute, origin_of
 from harness.attach.session import Session
@@ -28,6 +30,12 @@ from harness.watch.watch import RunFiles
 
 LAST = 10**9
 SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def record_each_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each evaluation have an event of its own, however soon it follows the one before."""
+    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
+    monkeypatch.setattr(evaluations, "EVENT_SHARE", 0.0)
 
 
 class Attached(NamedTuple):

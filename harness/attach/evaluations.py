@@ -11,7 +11,7 @@ from harness.watch.memory import MemoryWatch
 EVENT_NS = 10_000_000_000
 # Of the run's duration, the least between two events. A run of a week then has at most 750 of them: of all
 # events the newest 2,000 are read (`harness.store.reader.MOST_EVENTS`), among them changes of settings.
-_LEAST_SHARE = 0.01
+EVENT_SHARE = 0.01
 
 
 class Evaluations:
@@ -40,7 +40,7 @@ class Evaluations:
             self.waiting_ns += duration_ns
             self._waiting += 1
             self._last_ns, self._last_step = now_ns, step
-        least_ns = max(EVENT_NS, int(_LEAST_SHARE * now_ns))
+        least_ns = max(EVENT_NS, int(EVENT_SHARE * now_ns))
         if self._event_ns is None or now_ns - self._event_ns >= least_ns:
             self.record()
 

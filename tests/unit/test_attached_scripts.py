@@ -7,13 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from harness.attach import evaluations
 from harness.attach.launch import attaching
 from harness.device.cpu.device import CpuDevice
 from harness.records.run import RunState
 from harness.store.home import Home
 from harness.store.vital_signs import read_vital_signs
-from tests.attach_factories import SCRIPTS, ran, ran_watched, recorded, steps_of
+from tests.attach_factories import SCRIPTS, ran, ran_watched, record_each_evaluation, recorded, steps_of
 from tests.script_factories import an_origin
 from tests.train_factories import raising
 
@@ -53,7 +52,7 @@ def name_of(style: object) -> str:
 def test_a_script_trains_as_without_watch_and_its_steps_are_counted_and_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, style: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
+    record_each_evaluation(monkeypatch)
     script = SCRIPTS / style[0]
     bare = ran(script, *style[1:])
     watched, folder = ran_watched(tmp_path, script, *style[1:])

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from harness.attach import evaluations
-from tests.attach_factories import Recorded, steps_of
+from tests.attach_factories import Recorded, record_each_evaluation, steps_of
 
 _SAMPLES, _STEPS = 2, 20
 
 
 @pytest.fixture(autouse=True)
 def every_evaluation_has_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
+    record_each_evaluation(monkeypatch)
 
 
 def a_loader(batches: int) -> DataLoader[tuple[Tensor, ...]]:

@@ -10,15 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from harness.attach import evaluations
-from tests.attach_factories import Recorded, steps_of
+from tests.attach_factories import Recorded, record_each_evaluation, steps_of
 
 BATCH, BATCHES = 4, 20
 
 
 @pytest.fixture(autouse=True)
 def every_evaluation_has_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
+    record_each_evaluation(monkeypatch)
 
 
 class Parts:

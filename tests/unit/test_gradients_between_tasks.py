@@ -7,8 +7,7 @@ from time import perf_counter_ns
 import pytest
 from torch.utils.data import DataLoader
 
-from harness.attach import evaluations
-from tests.attach_factories import attached, recorded
+from tests.attach_factories import attached, record_each_evaluation, recorded
 from tests.script_loops import BATCH, SAMPLES, STEPS, Loop
 
 _PASSES = 4
@@ -21,7 +20,7 @@ def test_gradients_in_evaluation_mode_before_a_pass_are_of_no_step(
 ) -> None:
     """`has_tasks` is whether each pass is over a loader of its own, `has_tests` whether the model is tested
     with a loader before them."""
-    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
+    record_each_evaluation(monkeypatch)
     loop = Loop()
     loaders = [DataLoader(loop.data, batch_size=BATCH) for _ in range(_PASSES if has_tasks else 1)]
     held_out = DataLoader(loop.data, batch_size=SAMPLES)

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from harness.attach import evaluations
-from tests.attach_factories import attached, recorded
+from tests.attach_factories import attached, record_each_evaluation, recorded
 from tests.script_loops import BATCH, SAMPLES, STEPS, Loop
 
 _EVALUATED, _EVALUATIONS = 7, (5, 12)
@@ -120,7 +119,7 @@ def test_a_loader_that_only_evaluates_and_is_left_early_feeds_no_step(
 def test_batches_that_a_method_evaluates_between_those_of_the_training_are_of_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
-    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
+    record_each_evaluation(monkeypatch)
     loop = Loop()
     loader, held_out = (DataLoader(loop.data, batch_size=size) for size in (BATCH, _EVALUATED))
     with attached(tmp_path) as (session, folder, guard):
@@ -170,7 +169,7 @@ def test_batches_that_are_evaluated_in_training_mode_are_of_no_step(
 def test_an_attack_on_the_model_in_evaluation_mode_is_of_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_first: bool
 ) -> None:
-    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
+    record_each_evaluation(monkeypatch)
     loop = Loop()
     loader, held_out = (DataLoader(loop.data, batch_size=size) for size in (BATCH, _EVALUATED))
     losses: list[float] = []
@@ -226,7 +225,7 @@ def test_a_loader_that_trains_in_evaluation_mode_beside_another_one_keeps_its_sa
 def test_a_short_batch_at_the_end_of_an_epoch_that_a_script_skips_is_no_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
+    record_each_evaluation(monkeypatch)
     loop = Loop()
     loader = DataLoader(loop.data, batch_size=BATCH)
     with attached(tmp_path) as (session, folder, guard):

@@ -9,15 +9,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from harness.attach import evaluations
-from tests.attach_factories import steps_of
+from tests.attach_factories import record_each_evaluation, steps_of
 
 BATCH, STEPS = 4, 10
 
 
 @pytest.fixture(autouse=True)
 def every_evaluation_has_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
+    record_each_evaluation(monkeypatch)
 
 
 def _in_turns(after: Callable[[int, nn.Module], None], steps: int = STEPS) -> None:

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from harness.attach import evaluations
 from harness.attach.untrained_calls import MANY_CALLS
-from tests.attach_factories import Recorded, attached, recorded, steps_of
+from tests.attach_factories import Recorded, attached, record_each_evaluation, recorded, steps_of
 
 _STEPS = 48
 
@@ -30,7 +29,7 @@ class Agent(nn.Module):
 
 @pytest.fixture(autouse=True)
 def every_evaluation_has_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
+    record_each_evaluation(monkeypatch)
 
 
 def learned(

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from harness.attach import evaluations
 from harness.attach.discovery import wrapped_by
-from tests.attach_factories import Recorded, attached, recorded
+from tests.attach_factories import Recorded, attached, record_each_evaluation, recorded
 
 _EVERY, _STEPS, _CALLS = 10, 40, 3
 
@@ -48,7 +47,7 @@ class Diffusion(nn.Module):
 
 @pytest.fixture(autouse=True)
 def every_evaluation_has_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
+    record_each_evaluation(monkeypatch)
 
 
 def trained(home: Path, draw: Callable[[Diffusion, Diffusion], object], *, every: int = _EVERY) -> Recorded:

@@ -8,15 +8,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from harness.attach import evaluations
-from tests.attach_factories import Recorded, steps_of
+from tests.attach_factories import Recorded, record_each_evaluation, steps_of
 
 _STEPS, _EVERY = 60, 20
 
 
 @pytest.fixture(autouse=True)
 def every_evaluation_has_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluations, "EVENT_NS", 0)
+    record_each_evaluation(monkeypatch)
 
 
 def a_loader(batch_size: int, count: int = _STEPS) -> DataLoader[tuple[torch.Tensor, ...]]:

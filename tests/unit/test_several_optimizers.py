@@ -143,8 +143,11 @@ def test_micro_batches_after_the_last_update_of_an_iteration_count_together(tmp_
 
 
 @pytest.mark.parametrize("is_alive", [False, True])
-def test_the_only_update_of_a_second_optimizer_is_the_last_step(tmp_path: Path, is_alive: bool) -> None:
-    """As where a network learns with Adam and then in one step of LBFGS."""
+@pytest.mark.parametrize("is_of_another", [False, True])
+def test_the_only_update_of_a_second_optimizer_is_the_last_step(
+    tmp_path: Path, is_alive: bool, is_of_another: bool
+) -> None:
+    """As where a network learns with Adam and then it, or another one, in one step of LBFGS."""
     alive: list[torch.optim.Optimizer] = []
 
     def script() -> None:
@@ -152,6 +155,8 @@ def test_the_only_update_of_a_second_optimizer_is_the_last_step(tmp_path: Path, 
         optimizer = _optimizer(model)
         for _ in range(_STEPS):
             _train(model(inputs).mean(), optimizer)
+        if is_of_another:
+            model = nn.Linear(2, 1)
         second = torch.optim.LBFGS(model.parameters(), lr=1e-6, max_iter=3)
         if is_alive:
             alive.append(second)
@@ -169,4 +174,5 @@ def test_the_only_update_of_a_second_optimizer_is_the_last_step(tmp_path: Path, 
 
     log = steps_of(tmp_path, script)
     assert [row.samples for row in log.steps] == [_BATCH] * (_STEPS + 1)
-    assert [event.step for event in log.events if event.kind == EventKind.EVALUATION] == [_STEPS + 1]
+    following = _STEPS + 1 if is_of_another else _STEPS + 2  # Known at the end, and at the update.
+    assert [event.step for event in log.events if event.kind == EventKind.EVALUATION] == [following]
