@@ -133,13 +133,13 @@ def find_largest_batch(
         if above is not None:
             slope = (above[1] - below[1]) / (above[0] - below[0])
         batch = most if slope <= 0 else below[0] + int((free_bytes - below[1]) / slope)
-        batch = min(most, batch) if above is None else min(max(batch, below[0] + 1), above[0] - 1)
-        ratio = inf if above is None else above[0] / max(1, below[0])
-        if above is not None and ratio > max(
-            _WIDE, last_ratio / 2
-        ):  # A peak that bends is far from the line.
-            batch = isqrt(max(1, below[0]) * above[0])
-        last_ratio = ratio
+        if above is None:
+            batch = min(most, batch)
+        else:
+            batch, ratio = min(max(batch, below[0] + 1), above[0] - 1), above[0] / max(1, below[0])
+            if ratio > max(_WIDE, last_ratio / 2):  # A peak that bends is far from the line.
+                batch = isqrt(max(1, below[0]) * above[0])
+            last_ratio = ratio
         if batch <= below[0] * (1 + _NEAR_ENOUGH) and (below[0] > 0 or batch < 1):
             break
         batch = max(1, batch)
