@@ -114,13 +114,27 @@ def sizes_of(inputs: Any) -> tuple[int | None, int | None]:
             return shape[1], _tokens_in(tensor, sequence_axis=0)
         if len(shape) == 3 and len(inputs) > 1 and _is_state(tensor, inputs[1]):
             tensor = inputs[1]
+        elif len(shape) == 1:
+            return _sizes_beside(tensor, inputs)
         elif len(shape) != 2 or tensor.dtype.is_floating_point:
-            return None if len(shape) == 1 and tensor.dtype.is_floating_point else shape[0], None
+            return shape[0], None
     else:
         tensor = first_tensor(inputs)
-        if is_vector_of_floats(tensor):
-            return None, None
+        if tensor is not None and tensor.dim() == 1:
+            is_batch = type(inputs) is tuple and len(inputs) == 1 and isinstance(inputs[0], Mapping)
+            return _sizes_beside(tensor, inputs[0].values() if is_batch else inputs)
     return None if tensor is None else int(tensor.size(0)), _tokens_in(tensor)
+
+
+def _sizes_beside(vector: Tensor, inputs: Any) -> tuple[int | None, int | None]:
+    """Return the samples and the tokens where the first of the `inputs` is `vector`, as with the labels that
+    collators of Hugging Face put before the token ids. A vector of floats may be one sample without them."""
+    samples = len(vector)
+    for other in inputs:
+        are_ids = type(other) is Tensor and not other.is_nested and other.dtype in _TOKEN_TYPES
+        if are_ids and other.dim() == 2 and len(other) == samples:
+            return samples, _tokens_in(other)
+    return None if vector.is_floating_point() else samples, None
 
 
 def rows_of(inputs: Any) -> Rows | None:

@@ -117,6 +117,14 @@ def test_a_vector_of_floats_may_be_one_sample_and_is_not_counted(
     assert sizes_of(inputs) == (samples, None)
 
 
+@pytest.mark.parametrize("labels", [torch.zeros(4, dtype=torch.long), torch.zeros(4)], ids=["class", "value"])
+def test_tokens_are_counted_behind_the_labels(labels: torch.Tensor) -> None:
+    ids = torch.zeros(4, 9, dtype=torch.long)
+
+    assert sizes_of((labels, ids)) == sizes_of(({"labels": labels, "input_ids": ids},)) == (4, 36)
+    assert sizes_of((labels, torch.zeros(2, 30, dtype=torch.long))) == sizes_of((labels,))
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 def test_the_samples_of_a_nested_tensor_are_its_tensors(layout: torch.layout) -> None:
