@@ -228,22 +228,22 @@ class Feeding:
         recent.clear()
         return True
 
-    def step_ended(self, step: int, *, is_ended_by_evaluation: bool) -> bool:
+    def step_ended(self, step: int, *, ends_late: bool) -> bool:
         """Take notice of the end of `step`; return whether another loader feeds the training beside those
-        before, or one of those no longer does. `is_ended_by_evaluation` is whether batches that came last are
-        evaluated. A loader that is new beside one that feeds the training feeds it from the second step in a
-        row on: a script may sample from its model with batches of another one."""
+        before, or one of those no longer does. `ends_late` is whether the next call of the model ended the
+        step: then batches that are evaluated, or of a pass that was opened since the step before, are not of
+        it. A loader that is new beside one that feeds the training feeds it from the second step in a row on:
+        a script may sample from its model with batches of another one."""
         recent, self.recent = self.recent, []
-        training_passes = [batches for batches in recent if batches.loader in self.training]
-        if is_ended_by_evaluation:
-            recent = training_passes
-        is_doubtful = (
-            bool(training_passes) and len(training_passes) < len(recent) and self._joining_step != step - 1
-        )
-        if len(training_passes) < len(recent):
+        in_training = [batches for batches in recent if batches.loader in self.training]
+        if ends_late and self.has_fed:
+            began = 0 if self.has_evaluated else self._ended_steps - 1
+            recent = [one for one in recent if one in in_training or one.opened_after < began]
+        is_doubtful = bool(in_training) and len(in_training) < len(recent) and self._joining_step != step - 1
+        if len(in_training) < len(recent):
             self._joining_step = step
         count = len(self.training)
-        for batches in training_passes if is_doubtful else recent:
+        for batches in in_training if is_doubtful else recent:
             self._add(batches)
         has_left, self._has_left, self.is_settled = self._has_left, False, True
         return has_left or len(self.training) > max(count, 1)

@@ -99,12 +99,12 @@ class LoaderSwitch:
         if self.feeding.begin():
             self._recorded = self.values()
 
-    def step_ended(self, step: int, *, is_ended_by_evaluation: bool = False) -> dict[str, Any] | None:
+    def step_ended(self, step: int, *, ends_late: bool = False) -> dict[str, Any] | None:
         """Take notice of the end of `step`, as `Feeding.step_ended`; return the earlier values where those in
         effect now, or the reasons why they cannot change, are to be recorded, else None."""
         if self.feeding.end_known_step():
             return None
-        has_others = self.feeding.step_ended(step, is_ended_by_evaluation=is_ended_by_evaluation)
+        has_others = self.feeding.step_ended(step, ends_late=ends_late)
         earlier, self._recorded = self._recorded, self.values()
         return earlier if has_others or earlier != self._recorded or self._failure is not None else None
 

@@ -188,8 +188,7 @@ class StepEnds:
     def _record_news(self, step: int) -> None:
         """Write down what became known of the script's loader and autocast after `step`."""
         self.autocast.step_ended()
-        is_evaluated = self.manual is not None and self.feeding.has_evaluated and self.feeding.has_fed
-        earlier = self.loaders.step_ended(step, is_ended_by_evaluation=is_evaluated)
+        earlier = self.loaders.step_ended(step, ends_late=self.manual is not None)
         self.records.step_ended(step, earlier)
 
     def _resume(self, step: int) -> None:
