@@ -14,6 +14,8 @@ from harness.supervisor.stored_json import read_device
 _MOST_STEPS = 20_000
 _MOST_VERSIONS = 64
 _SIZE = "batch_size"
+# The last batch of an epoch may be smaller than the others.
+_NEWEST_STEPS = 50
 # Beyond this multiple of the largest measured size, a line says little.
 _FARTHEST = 64
 # Devices with `samples_peak` (harness/device/protocol.py): a peak is the highest of several readings.
@@ -21,7 +23,7 @@ _WITH_SAMPLED_PEAKS = frozenset({DeviceKind.CPU, DeviceKind.MPS})
 
 
 class Refit(NamedTuple):
-    """The fit of a run, and the samples of its newest step."""
+    """The fit of a run, and the most samples of its newest steps."""
 
     fit: PeakFit
     samples: int
@@ -61,18 +63,19 @@ class Refit(NamedTuple):
 
 
 def refit_peak(reader: LogReader) -> Refit | None:
-    """Return the fit of the run in a log; None while too little was measured, also where the newest step is
-    larger than those that were, and while live tensors leak: peaks then grow whatever the batch. Raises
-    LogError."""
+    """Return the fit of the run in a log; None while too little was measured, also where one of the newest
+    steps is larger than those that were, and while live tensors leak: peaks then grow whatever the batch.
+    Raises LogError."""
     last = reader.extent().last
     if last is None or any(map(_is_of_tensors, reader.memory.current_leaks())):
         return None
-    steps = reader.last_steps(1)
+    steps = reader.last_steps(_NEWEST_STEPS)
+    newest = steps[-1].settings_version
     history = reader.settings_history()
-    versions = _comparable(history) or [steps[-1].settings_version]
+    versions = _comparable(history) or [newest]
     first = max(0, last - _MOST_STEPS)
     fit = fit_peak(reader.measured_peaks(first, last, versions))
-    samples = steps[-1].samples
+    samples = max(step.samples for step in steps if step.settings_version == newest)
     if fit is None or not samples or samples >= LEAST_RATIO * fit.sizes[-1]:
         return None
     device = read_device(reader.run().device)
