@@ -54,6 +54,12 @@ def test_an_unknown_batch_size_is_neither_stated_nor_doubled() -> None:
             assert "batch_size" not in advice.code
 
 
+def test_a_script_is_advised_no_more_workers_than_the_machine_has_cores() -> None:
+    two_cores = run_evidence(some_steps(200, wait=10.0), CPU._replace(multiprocessors=2))
+    code = on_script(two_cores, "amp")["input-bound"].code
+    assert code.startswith("DataLoader(dataset, num_workers=2")
+
+
 def test_rules_on_models_of_the_catalog_are_silent_on_scripts() -> None:
     for key in ("channels-last", "multiples-of-eight"):
         assert key not in on_script(SCENARIOS[key], "amp", "batch_size", "channels_last")

@@ -102,7 +102,14 @@ def _before_workers(leak: LeakRow | None, is_busy: bool) -> str:
 
 
 def _more_workers(run: RunEvidence) -> str:
-    return code_for({"num_workers": _FIRST_WORKERS} | ({"pin_memory": True} if run.device.can_pin else {}))
+    workers = min(_FIRST_WORKERS, _most_workers(run))
+    return code_for({"num_workers": workers} | ({"pin_memory": True} if run.device.can_pin else {}))
+
+
+def _most_workers(run: RunEvidence) -> int:
+    """Return the most loader workers to propose: one per core; torch warns about more."""
+    cores = run.device.multiprocessors if run.device.kind is DeviceKind.CPU else run.usable_cores
+    return MAX_WORKERS if cores is None else max(2, min(MAX_WORKERS, cores))
 
 
 def _estimate(run: RunEvidence, workers: int) -> tuple[float, float]:
@@ -121,9 +128,7 @@ def _loader_options(run: RunEvidence, wait: Spread, step_ns: float, saved: float
     if workers and wait.p50 < BURST_RATIO * wait.mean and prefetch < MAX_PREFETCH:
         options.append(Option({"prefetch_factor": 2 * prefetch}, at_most(saved)))
     loading_ns, computing_ns = _estimate(run, workers)
-    cores = run.device.multiprocessors if run.device.kind is DeviceKind.CPU else run.usable_cores
-    limit = MAX_WORKERS if cores is None else max(2, min(MAX_WORKERS, cores))
-    proposed = min(limit, max(workers + 1, math.ceil(loading_ns / computing_ns)))
+    proposed = min(_most_workers(run), max(workers + 1, math.ceil(loading_ns / computing_ns)))
     if proposed > workers:
         remaining_ns = max(computing_ns, loading_ns / proposed)
         change = {"num_workers": proposed} | ({"pin_memory": True} if run.device.can_pin else {})
