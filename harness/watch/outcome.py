@@ -69,11 +69,14 @@ class OutcomeRecorder:
         self._releases_frames = releases_frames
         self.state: RunState | None = None
 
-    def recording(self, subject: Subject | None = None) -> "OutcomeRecording":
+    def recording(
+        self, subject: Subject | None = None, planned: Callable[[], Outcome | None] = lambda: None
+    ) -> "OutcomeRecording":
         """Return a context manager that records an error raised inside, with an event and a final state, and
         releases the memory of an out-of-memory error; the error propagates. `subject` is None before the
-        training is built."""
-        return OutcomeRecording(self, subject)
+        training is built. `planned` returns the end that the run was to have without the error, such as a
+        stop by a person; None: it was to go on."""
+        return OutcomeRecording(self, subject, planned)
 
     def end(self, outcome: Outcome) -> None:
         """Record a regular end, unless an error was recorded before."""
@@ -82,8 +85,9 @@ class OutcomeRecorder:
             self._report(outcome.state, outcome.message)
             self._journal.finish(outcome.state, outcome.message, self._unix_ns())
 
-    def failed(self, error: BaseException, subject: Subject | None) -> None:
-        """Record the end by `error`, unless an end is recorded. Call it in the handler of `error`."""
+    def failed(self, error: BaseException, subject: Subject | None, planned: Outcome | None = None) -> None:
+        """Record the end by `error`, unless an end is recorded. Call it in the handler of `error`. For
+        `planned` see `recording`."""
         if self.state is not None:
             return
         if isinstance(error, NoRecoveryError):
@@ -97,7 +101,7 @@ class OutcomeRecorder:
             if is_certain or self._memory.has_failures(memory):
                 self._out_of_memory(error, memory, subject)
                 return
-        self._failed(error)
+        self._failed(error, planned)
 
     def _out_of_memory(
         self, error: BaseException, memory: MemoryReading | None, subject: Subject | None
@@ -130,7 +134,7 @@ class OutcomeRecorder:
             self._reporter.file(report)
         self._end(RunState.OUT_OF_MEMORY, EventKind.OOM, "out of memory", message, json.dumps(detail), step)
 
-    def _failed(self, error: BaseException) -> None:
+    def _failed(self, error: BaseException, planned: Outcome | None) -> None:
         attempt(self._device.synchronize)
         text = _first_lines(error)
         if not self._prints_errors:
@@ -141,6 +145,8 @@ class OutcomeRecorder:
         if is_of_killed_worker(text):
             shortage = self._reporter.shortage()
             message = _followed_by(message, f"{shortage} {_LESS_FOR_WORKERS}" if shortage else "")
+        if planned is not None:
+            message = _followed_by(message, f"The error came after the run was to end: {planned.message}")
         lines = [] if ours else traceback.format_exception(error)[-5:]
         detail = {"error": name, "last_lines": lines}
         if isinstance(error, SettingError):
@@ -180,9 +186,12 @@ class OutcomeRecorder:
 class OutcomeRecording:
     """See `OutcomeRecorder.recording`."""
 
-    def __init__(self, recorder: OutcomeRecorder, subject: Subject | None) -> None:
+    def __init__(
+        self, recorder: OutcomeRecorder, subject: Subject | None, planned: Callable[[], Outcome | None]
+    ) -> None:
         self._recorder = recorder
         self._subject = subject
+        self._planned = planned
 
     def __enter__(self) -> Self:
         return self
@@ -191,7 +200,7 @@ class OutcomeRecording:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._recorder.failed(error, self._subject)
+            self._recorder.failed(error, self._subject, self._planned())
 
 
 def _first_lines(error: BaseException) -> str:

@@ -210,7 +210,7 @@ class Watch:
             # Last: the process may go on after any end, and its limit is its own again.
             stack.callback(attempt, context.device.lift_cap_for_recovery)
             steps = Steps(self._instruments, training, actions, listeners, end_in_time=end_in_time)
-            stack.enter_context(self._outcome.recording(steps.subject))
+            stack.enter_context(self._outcome.recording(steps.subject, lambda: steps.outcome))
             stack.callback(steps.close)
             all_jobs = [
                 *open_jobs(

@@ -1,6 +1,7 @@
 """Stops of a run of the public package: where they end loops, and what stays of them."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count, cycle, islice
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 import stepscope
 from harness.records.run import CommandKind, RunState
 from tests.api_factories import ENOUGH_STEPS, SmallTraining, log_of, send, watch
+from tests.attach_factories import attached, recorded
+from tests.train_factories import a_command
 
 
 @pytest.fixture
@@ -34,6 +37,20 @@ def test_after_a_stop_later_epochs_are_empty_and_the_run_stays_stopped(
         training.train(run.steps(_endless(training)))
         assert (_epochs(training, run), run.is_stopped) == ([0, 0, 0], True)
     assert (_epochs(training, run), run.is_stopped) == ([0, 0, 0], True)
+
+
+def test_an_error_after_a_stop_is_recorded_with_the_stop(training: SmallTraining, tmp_path: Path) -> None:
+    with attached(tmp_path) as watched:
+        watched.session.inbox.put(a_command(CommandKind.STOP, "{}"))
+        with suppress(KeyboardInterrupt):
+            training.train(training.loader)
+        watched.session.end(ZeroDivisionError("division by zero"))
+    run = recorded(watched.folder).run
+    assert (run.state, run.state_message) == (
+        RunState.FAILED,
+        "ZeroDivisionError: division by zero. The error came after the run was to end: "
+        "Stopped by request from the test.",
+    )
 
 
 @pytest.mark.long
