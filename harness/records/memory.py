@@ -201,12 +201,14 @@ class OomReportRow(NamedTuple):
 
 
 class MeasuredPeak(NamedTuple):
-    """The highest peak of the steps with `samples` samples, and the highest baseline before them."""
+    """The highest peak of the steps with `samples` samples under one version of the settings, and the highest
+    baseline before them."""
 
     samples: int
     steps: int
     peak_bytes: int
     baseline_bytes: int
+    settings_version: int
 
 
 class ProcessLimit(NamedTuple):

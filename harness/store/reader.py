@@ -277,13 +277,13 @@ class LogReader(Closing):
 
     def measured_peaks(self, first: int, last: int, versions: Sequence[int]) -> list[MeasuredPeak]:
         """Return the highest peak and baseline of the steady steps in a range under some versions of the
-        settings, by their samples; at most 64 sizes. Reads every row: for short ranges."""
+        settings, by their samples and version; at most 64 rows. Reads every step: for short ranges."""
         marks = ", ".join("?" * len(versions))
-        sql = f"""SELECT samples, count(*), max(peak_allocated_bytes), max(allocated_bytes) FROM steps
-            WHERE step BETWEEN ? AND ? AND flags = 0 AND peak_allocated_bytes IS NOT NULL
-            AND allocated_bytes IS NOT NULL
+        sql = f"""SELECT samples, count(*), max(peak_allocated_bytes), max(allocated_bytes),
+            settings_version FROM steps WHERE step BETWEEN ? AND ? AND flags = 0
+            AND peak_allocated_bytes IS NOT NULL AND allocated_bytes IS NOT NULL
             AND settings_version IN ({marks})
-            GROUP BY samples ORDER BY 2 DESC LIMIT 64"""
+            GROUP BY samples, settings_version ORDER BY 2 DESC LIMIT 64"""
         return self._queries.rows(MeasuredPeak, sql, (first, last, *versions))
 
     def highest_peak(self, first: int, last: int, versions: Sequence[int], most_samples: int) -> int:

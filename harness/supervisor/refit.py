@@ -54,8 +54,11 @@ class Refit(NamedTuple):
         """Return the peak of a larger batch, and the largest batch under the limit, in words."""
         fit = self.fit
         or_more, at_most = (" or more", "at most ") if self.is_lower_bound else ("", "")
-        batch, peak = words.count(self.larger), words.size(self.peak_bytes)
-        text = f"A batch of {batch} would peak at about {peak}{or_more}"
+        text = f"A batch of {words.count(self.larger)}"
+        if fit.is_proportional:
+            text = f"If all that a step needs beyond {words.size(fit.fixed_bytes)} grows with the batch, one"
+            text += f" of {words.count(self.larger)}"
+        text += f" would peak at about {words.size(self.peak_bytes)}{or_more}"
         largest = None if limit_bytes is None else fit.largest(limit_bytes)
         if largest is not None and largest <= _FARTHEST * fit.sizes[-1]:
             text += f"; {at_most}about {words.count(largest)} would fit into {words.size(limit_bytes)}"

@@ -3,7 +3,8 @@
 The memory that a step needs beyond the baseline is nearly proportional to its samples (activations, their
 gradients, inputs), the baseline is not (weights, optimizer state). With steps of two sizes or more, such as
 an uneven last batch of each epoch, both parts are fitted. With one size the transient part is taken as
-proportional, which overestimates larger batches a little: workspaces do not grow with them.
+proportional, which overestimates larger batches: neither workspaces nor the temporaries of the optimizer's
+update grow with them. Once the batch has been changed and the peak has not grown, it is taken as constant.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,8 @@ from harness.records.memory import MeasuredPeak
 LEAST_STEPS = 8
 # Sizes that are closer to each other determine no slope.
 LEAST_RATIO = 1.5
+# A peak that falls by a larger share with a larger batch was a single high one of the smaller.
+_MOST_FALL = 0.02
 # A share of the limit that is left free, for what no step has needed so far.
 MARGIN = 0.05
 
@@ -47,15 +50,47 @@ class PeakFit(NamedTuple):
 def fit_peak(measured: Iterable[MeasuredPeak]) -> PeakFit | None:
     """Return the line through the measured peaks; None when too few steps have one, or nothing is
     transient."""
-    usable = sorted(one for one in measured if one.steps >= LEAST_STEPS and one.samples > 0)
+    by_version = [one for one in measured if one.samples > 0]
+    usable = [one for one in _by_samples(by_version) if one.steps >= LEAST_STEPS]
     if not usable:
         return None
-    smallest, largest = usable[0], usable[-1]
-    if largest.samples >= LEAST_RATIO * smallest.samples:
-        line = _line(usable)
-        if line is not None:
-            return line
-    return _proportional(max(usable, key=lambda one: one.steps))
+    fit = _line(usable) if _determine_slope(usable) else None
+    return fit or _constant(by_version, usable) or _proportional(max(usable, key=lambda one: one.steps))
+
+
+def _by_samples(measured: Iterable[MeasuredPeak]) -> list[MeasuredPeak]:
+    """Return one entry per size, ascending, over all versions of the settings."""
+    sizes: dict[int, MeasuredPeak] = {}
+    for one in measured:
+        other = sizes.get(one.samples, one._replace(steps=0))
+        sizes[one.samples] = one._replace(
+            steps=one.steps + other.steps,
+            peak_bytes=max(one.peak_bytes, other.peak_bytes),
+            baseline_bytes=max(one.baseline_bytes, other.baseline_bytes),
+        )
+    return [sizes[samples] for samples in sorted(sizes)]
+
+
+def _determine_slope(ascending: Sequence[MeasuredPeak]) -> bool:
+    return ascending[-1].samples >= LEAST_RATIO * ascending[0].samples
+
+
+def _constant(by_version: Iterable[MeasuredPeak], usable: Sequence[MeasuredPeak]) -> PeakFit | None:
+    """Return the highest peak for every size if it does not grow from the usual size of one version of the
+    settings to that of another. A smaller last batch of an epoch is no evidence: where steps are short, it
+    has the reading of a larger one."""
+    most: dict[int, MeasuredPeak] = {}
+    for one in by_version:
+        if one.steps > most.get(one.settings_version, one._replace(steps=0)).steps:
+            most[one.settings_version] = one
+    usual_samples = {one.samples for one in most.values()}
+    usual = [one for one in usable if one.samples in usual_samples]
+    if not usual or not _determine_slope(usual):
+        return None
+    highest_bytes = max(one.peak_bytes for one in usual)
+    if usual[-1].peak_bytes < (1 - _MOST_FALL) * highest_bytes:
+        return None
+    return PeakFit(highest_bytes, 0.0, tuple(one.samples for one in usual))
 
 
 def _proportional(one: MeasuredPeak) -> PeakFit | None:
