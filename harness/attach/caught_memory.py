@@ -5,6 +5,8 @@ from contextlib import suppress
 from threading import get_ident
 from typing import NamedTuple
 
+import torch
+
 from harness import words
 from harness.analysis.oom.error import read_error
 from harness.attach.guard import ScriptGuard
@@ -33,6 +35,7 @@ class CaughtMemoryErrors:
 
     def __init__(self, guard: ScriptGuard) -> None:
         self._guard = guard
+        self._observation: PlainObservation | None = None
         self.is_waiting = False
         self._place = ""
         self._requested_bytes: int | None = None
@@ -46,6 +49,7 @@ class CaughtMemoryErrors:
 
     def follow(self, observation: PlainObservation) -> None:
         """Warn also of failed requests of which only the allocator knows."""
+        self._observation = observation
         observation.steps.memory.on_failed = lambda number: self._counted(observation, number)
 
     def failed(self, error: BaseException, place: str) -> None:
@@ -53,6 +57,18 @@ class CaughtMemoryErrors:
         if self._is_first_sight(error) and not self.is_waiting:
             self.is_waiting, self._place = True, place
             self._requested_bytes = read_error(text_of(error)).requested_bytes
+
+    def early_call_began(self) -> None:
+        """A model is called before those of the training are known."""
+        if self.is_waiting and self._observation is not None:
+            self._guard.run(self.went_on, self._observation)
+
+    def early_call_failed(self, error: BaseException) -> None:
+        """Such a call, in the first step or an evaluation before its end, raised `error`."""
+        if self._observation is not None:
+            self._guard.run(
+                self.failed, error, "the forward pass" if torch.is_grad_enabled() else "the evaluation"
+            )
 
     def went_on(self, observation: PlainObservation) -> None:
         """The script calls a model again. The peak of the step is that of the attempt that succeeds."""
@@ -72,7 +88,8 @@ class CaughtMemoryErrors:
             self._record(observation, "caught the error", "")
 
     def close(self) -> None:
-        """Follow the errors of updates no longer."""
+        """Follow no errors any longer."""
+        self._observation = None
         if self._following is not None:
             self._following.remove()
 

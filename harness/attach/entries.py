@@ -43,6 +43,7 @@ class StepEntries:
         plain: the step under way, as long as it is a plain one.
         guard: the guard of the session.
         on_compile: called when the script compiles for the first time, or is about to.
+        caught: follows the memory errors that the script catches.
     """
 
     def __init__(self, guard: ScriptGuard, early: EarlyEvents, plain: PlainStep) -> None:
@@ -55,17 +56,17 @@ class StepEntries:
         self._model_ids: set[int] = set()
         # How many updates are under way within one of the same optimizer, or change nothing.
         self._nested = 0
-        self._caught = CaughtMemoryErrors(guard)
+        self.caught = CaughtMemoryErrors(guard)
 
     def follow(self, observation: PlainObservation | None) -> None:
         """Pass the events to `observation` from now on; None: the training has ended."""
         self.observation = observation
         if observation is None:
-            self._caught.close()
+            self.caught.close()
         else:
             observation.calls.update_returned = self._update_returned
             observation.training.has_compiled = self._has_compiled
-            self._caught.follow(observation)
+            self.caught.follow(observation)
 
     def compiler_called(self) -> None:
         """The script has called torch.compile, or is about to; on any thread."""
@@ -98,7 +99,7 @@ class StepEntries:
         if observation is None or get_ident() != guard.thread:
             return self._early.early_batch(batches)
         if observation.tracker.is_updating or len(self.plain.times_ns) == UPDATE_BEGAN:
-            guard.run(self._caught.check_update, observation)
+            guard.run(self.caught.check_update, observation)
         calls = observation.calls
         guard.run(observation.batch_requested, batches)
         try:
@@ -129,7 +130,7 @@ class StepEntries:
             samples = batches.samples_ahead if error is None else 0
             self.guard.run(observation.batch_missed, error is not None, samples or 0)
         if error is not None:
-            self.guard.run(self._caught.failed, error, "data loading")
+            self.guard.run(self.caught.failed, error, "data loading")
 
     def count_samples(self, batches: LoaderPass, batch: Any) -> int | None:
         """Return the number of samples in a batch; None: unknown."""
@@ -172,7 +173,7 @@ class StepEntries:
                 else:  # As nearly always, and without further tuples and frames of C.
                     output = original(model, inputs[0])
             except (RuntimeError, MemoryError) as error:
-                guard.run(self._caught.failed, error, "the forward pass")
+                guard.run(self.caught.failed, error, "the forward pass")
                 raise
             if len(times_ns) == CALLED:
                 times_ns.append(plain.now())
@@ -194,10 +195,10 @@ class StepEntries:
                 guard.run(observation.other_model_called, model.training and _is_grad_enabled())
             if id(model) not in self._model_ids:
                 return original(model, *inputs, **kwargs)
-        if self._caught.is_waiting:
-            guard.run(self._caught.went_on, observation)
+        if self.caught.is_waiting:
+            guard.run(self.caught.went_on, observation)
         if observation.tracker.is_updating or len(self.plain.times_ns) == UPDATE_BEGAN:
-            guard.run(self._caught.check_update, observation)
+            guard.run(self.caught.check_update, observation)
         guard.run(observation.forward_began, model, inputs or tuple(kwargs.values()))
         autocast, calls = observation.autocast, observation.calls
         try:
@@ -211,7 +212,7 @@ class StepEntries:
                     autocast.is_calling = False
         except (RuntimeError, MemoryError) as error:
             is_training = model.training and _is_grad_enabled()
-            guard.run(self._caught.failed, error, "the forward pass" if is_training else "the evaluation")
+            guard.run(self.caught.failed, error, "the forward pass" if is_training else "the evaluation")
             raise
         self._returned()
         return output
@@ -285,7 +286,7 @@ class StepEntries:
         return None
 
     def _gradients_failed(self, error: BaseException) -> None:
-        self.guard.run(self._caught.failed, error, "the backward pass")
+        self.guard.run(self.caught.failed, error, "the backward pass")
         if (observation := self.observation) is not None:
             self.guard.run(observation.backward_failed)
 
@@ -357,11 +358,6 @@ class StepEntries:
                 guard.failed(error)
 
         return update_ended
-
-    def script_ended(self, error: BaseException | None) -> None:
-        """The script has ended, by `error` if there was one."""
-        if self.observation is not None:
-            self._caught.ended(self.observation, error)
 
     def _is_within_update(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether the update that begins is a part of another one of `optimizer`, as where its `step`

@@ -261,11 +261,16 @@ class Hooks(Closing):
             self._nesting.calls += 1
             try:
                 if self._nesting.calls == 1:
+                    self._entries.caught.early_call_began()
                     self._events.model_called(module, inputs or tuple(kwargs.values()))
                 output = original(module, *inputs, **kwargs)
                 if self._nesting.calls == 1:
                     self._events.model_returned(module)
                 return output
+            except (RuntimeError, MemoryError) as error:
+                if self._nesting.calls == 1:
+                    self._entries.caught.early_call_failed(error)
+                raise
             finally:
                 self._nesting.calls -= 1
 

@@ -221,7 +221,7 @@ class Session:
         if observation is not None and failure_message is None:
             if observation.is_discovering and error is not None:
                 EndingGuard().run(observation.training.find_models)  # Those of an optimizer's first step.
-            EndingGuard().run(self._entries.script_ended, error)
+            EndingGuard().run(self._entries.caught.ended, observation, error)
             EndingGuard().run(observation.finish)
         if self.watch is None:
             self._record.end_unwatched(self._cpu, error, failure_message)

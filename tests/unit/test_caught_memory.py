@@ -69,6 +69,19 @@ def caught(home: Path, label: str, train: Callable[[nn.Module, torch.optim.Optim
         return [event.message for _, event in log.events() if event.label == label]
 
 
+def test_an_error_that_is_caught_in_the_first_call_of_the_model_is_an_event(tmp_path: Path) -> None:
+    def train(layer: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        for size in (10, 9, 8, 8):
+            with suppress(RuntimeError):
+                layer(torch.ones(size, 4)).sum().backward()
+                optimizer.step()
+
+    messages = caught(tmp_path, "out of memory, caught", train)
+    assert [message.partition(";")[0] for message in messages] == [
+        "Memory ran out in the forward pass of step 1"
+    ]
+
+
 @pytest.mark.parametrize("bad_batch", [3, 40])
 def test_an_error_that_is_caught_in_loading_is_an_event(tmp_path: Path, bad_batch: int) -> None:
     class Batches(Dataset[Tensor]):
