@@ -67,6 +67,7 @@ SCENARIOS = (
         "SIGTERM, SIGINT or SIGHUP to a training process",
         "It stops after its step, in order; every step is in the log.",
         _ended_by_signals,
+        is_long=True,
     ),
     Scenario(
         "sigstop",

@@ -314,6 +314,7 @@ def test_the_child_ends_with_its_parent_however_that_ends(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_real_child_answers_and_ends_with_its_input() -> None:
     line = Question.of(resolve({"model": "mlp"}), target()).to_json()
     done = subprocess.run(

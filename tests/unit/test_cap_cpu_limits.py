@@ -71,6 +71,7 @@ def test_a_limit_that_the_script_sets_under_a_cap_stays() -> None:
     assert limits_of(script) == [3 * GIB]
 
 
+@pytest.mark.long
 def test_a_cap_never_exceeds_the_limits_of_the_process() -> None:
     script = """
 set_limits(2 * GIB, 3 * GIB)
@@ -103,6 +104,7 @@ note_process_limit()
     assert limits_of(script) == [-1, 4 * GIB, 4 * GIB, -1]
 
 
+@pytest.mark.long
 def test_of_two_limits_the_one_that_leaves_less_is_read() -> None:
     script = f"""{_READ}
 set_limits(64 * GIB)
