@@ -48,7 +48,7 @@ class LeftBatches:
     Attributes:
         unused: the batches since the last call of a model that is trained, or backward pass, without those
             of other loaders that were evaluated.
-        taken: those before that call, up to the backward pass.
+        call_batches: those before that call, up to the backward pass.
         reopened: those before, of a loader that was opened again since then.
         inspected: samples of the first batches of passes, which are left if the next pass is read on.
         has_evaluated_others: whether batches of other loaders than those of the training were evaluated.
@@ -58,7 +58,7 @@ class LeftBatches:
         """`feeds` returns whether a pass feeds the training; None: that is not known yet."""
         self._feeds = feeds
         self.unused: list[UnusedBatch] = []
-        self.taken: list[UnusedBatch] = []
+        self.call_batches: list[UnusedBatch] = []
         self.reopened: list[UnusedBatch] = []
         self.inspected = 0
         self.has_evaluated_others = self._has_left_out = False
@@ -84,12 +84,12 @@ class LeftBatches:
 
     def samples_left(self, newest: LoaderPass | None) -> int:
         """Return the samples of the batches that were left before one of `newest` arrived."""
-        gone = [batch for batch in self.reopened if batch.is_counted and not batch.may_be_used]
-        self.inspected += sum(batch.samples for batch in gone if not batch.has_fed)
+        left = [batch for batch in self.reopened if batch.is_counted and not batch.may_be_used]
+        self.inspected += sum(batch.samples for batch in left if not batch.has_fed)
         self._next_reader = _nothing if newest is None else newest.reader
         self.unused.clear()
         self.reopened.clear()
-        return sum(batch.samples for batch in gone if batch.has_fed)
+        return sum(batch.samples for batch in left if batch.has_fed)
 
     def evaluate(self) -> int:
         """A model is called in evaluation mode. Return by how many samples the step changes: without those of
@@ -109,22 +109,22 @@ class LeftBatches:
         """A model is called for training, or gradients are computed. Return by how many samples the step
         changes: with those of batches that are used although an evaluation has taken them out, and without
         those of first ones that the script has left."""
-        self.taken, self.unused = self.unused, []
+        self.call_batches, self.unused = self.unused, []
         self.reopened.clear()
         change = -self._forget_inspected() if self.inspected else 0
         if not self._has_left_out:
             return change
-        self.taken = [batch for batch in self.taken if batch.is_counted or batch.may_be_used]
+        self.call_batches = [batch for batch in self.call_batches if batch.is_counted or batch.may_be_used]
         self._has_left_out = False
-        return change + sum(batch.samples for batch in self.taken if not batch.is_counted)
+        return change + sum(batch.samples for batch in self.call_batches if not batch.is_counted)
 
     def leave_out(self) -> None:
         """Nothing since the step began, or since what it was trained on, counts any more, unless batches of
         the training are trained on after that: also those before a call of a model, which the gradients may
         still be of."""
-        for batch in self.taken:
+        for batch in self.call_batches:
             batch.is_evaluated = True
-        unused, self.taken, self.unused = self.taken + self.unused, [], []
+        unused, self.call_batches, self.unused = self.call_batches + self.unused, [], []
         for batch in unused:
             if (batches := batch.batches()) is not None and self._feeds(batches):
                 batch.is_counted, self._has_left_out = False, True
@@ -141,7 +141,7 @@ class LeftBatches:
 
     def clear(self) -> None:
         """Forget all batches."""
-        self.unused, self.taken = [], []
+        self.unused, self.call_batches = [], []
         self.leave_out()
         self._has_left_out = False
 

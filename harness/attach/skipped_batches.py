@@ -27,26 +27,26 @@ class SkippedBatches:
         # Since the first step: calls after several batches, calls after any, and the steps that those are in.
         self._several_calls = self._calls = self._steps = 0
         # The batches before the newest call that was after any.
-        self._taken: list[UnusedBatch] = []
+        self._call_batches: list[UnusedBatch] = []
 
     def model_called(self, samples: int | None, *, repeats_input: bool) -> None:
         """The first model of the step is called with so many samples. `repeats_input` is whether they are
         those of the call before."""
-        taken, before = self._left.taken, self._taken
-        if not taken or taken is before:
+        call_batches, before = self._left.call_batches, self._call_batches
+        if not call_batches or call_batches is before:
             if self._samples and not repeats_input:
                 if self._expected_calls:
                     self._expected_calls -= 1
                 else:
                     self._samples.pop()
             return
-        self._taken, self._expected_calls, self._earlier = taken, 0, len(self._samples)
+        self._call_batches, self._expected_calls, self._earlier = call_batches, 0, len(self._samples)
         self._calls += 1
-        if len(taken) == 1:
+        if len(call_batches) == 1:
             return
         by_loader: dict[object, list[int]] = {}
-        passes = [batch.batches() for batch in taken]
-        for batch, batches in zip(taken, passes, strict=True):
+        passes = [batch.batches() for batch in call_batches]
+        for batch, batches in zip(call_batches, passes, strict=True):
             # A pass that exists no longer is taken for one over the loader of the newest batch.
             source = passes[-1] if batches is None else batches
             by_loader.setdefault(None if source is None else source.loader, []).append(batch.samples)

@@ -210,7 +210,7 @@ class StepTracker(PhaseClock):
             left = self.left
             if (left.unused or left.reopened or left.inspected) and (samples := left.take()):
                 self.add_samples(samples)
-            left.taken = []
+            left.call_batches = []
             self.has_evaluated = self._is_evaluating = False
             if self._step_calls > self._most_calls:
                 self._most_calls = self._step_calls
@@ -292,7 +292,7 @@ class StepTracker(PhaseClock):
         self.is_updating = self.repeats_batch = self._has_gradients = False
         self.samples = self._trained = self._requested = None
         left, self.evaluation_ns = self.left, 0
-        left.taken = []
+        left.call_batches = []
         if left.unused or left.reopened or left.inspected or left.has_evaluated_others:
             left.clear()
         ends_ns = accumulate(spent_ns[: OPTIMIZER + 1], initial=started_ns)
