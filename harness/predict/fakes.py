@@ -35,7 +35,7 @@ _IN_PLACE = {
 
 
 class _TracingMode(FakeTensorMode):
-    """A mode whose copy is itself. A copy of a fake weight, which a module makes that copies its layer, as
+    """A mode that is its own copy. A copy of a fake weight, which a module makes that copies its layer, as
     TransformerEncoder does, would copy its weak references too, and both would free them, which ends the
     process."""
 
@@ -47,7 +47,7 @@ class _TracingMode(FakeTensorMode):
 def tracing_mode() -> FakeTensorMode:
     """Return the mode of all traces of this process. A person's own code may keep a tensor from one trace to
     the next, which another mode would refuse; real ones are those that its modules made."""
-    # CUDA builds of torch (seen with 2.14 and 2.15) whose first backward pass is under such a mode compute no
+    # With a first backward pass under such a mode, CUDA builds of torch (seen with 2.14 and 2.15) compute no
     # gradients in a forked process, such as the one that measures kernels.
     torch.ones(1, requires_grad=True).sum().backward()
     return _TracingMode(allow_non_fake_inputs=True)

@@ -44,10 +44,11 @@ _CPU_CONTEXT = "The context is Python, torch and their libraries, before the mod
 class _Traced(NamedTuple):
     """A trace, read, and how its kernels were measured: `batches` are the smaller ones from which they were
     extrapolated, None where that was not needed; `is_measured` is false where there was nothing to measure
-    with. `network` is the traced model, `samples` the number of the data source's."""
+    with. `network`, `samples` and `assumes_checks` are those of the trace."""
 
     network: nn.Module
     samples: int | None
+    assumes_checks: bool
     summary: TraceSummary
     is_measured: bool
     batches: tuple[int, int] | None = None
@@ -95,7 +96,9 @@ def _traced(question: Question, meter: Meter | None) -> _Traced:
             return _measured(question, whole, meter)
         except KernelsError:
             pass
-    return _Traced(whole.model, whole.samples, summarize(whole, question.kind), is_measured=False)
+    return _Traced(
+        whole.model, whole.samples, whole.assumes_checks, summarize(whole, question.kind), is_measured=False
+    )
 
 
 def _measured(question: Question, whole: Trace, meter: Meter) -> _Traced:
@@ -106,7 +109,7 @@ def _measured(question: Question, whole: Trace, meter: Meter) -> _Traced:
     if ratio <= 1:
         footprints = measure(runs, meter)
         summary = summarize(with_footprints(whole, footprints), question.kind)
-        return _Traced(whole.model, whole.samples, summary, is_measured=True)
+        return _Traced(whole.model, whole.samples, whole.assumes_checks, summary, is_measured=True)
     has_equal_steps = _has_equal_steps(whole)
     while ratio > 1 and far > 2:
         far = max(2, min(far - 1, int(far / ratio)))
@@ -118,7 +121,9 @@ def _measured(question: Question, whole: Trace, meter: Meter) -> _Traced:
     batches = (far // 2, far)
     footprints = extrapolated(measured[len(runs) :], measured[: len(runs)], batches, batch)
     summary = summarize(with_footprints(whole, footprints), question.kind)
-    return _Traced(whole.model, whole.samples, summary, is_measured=True, batches=batches)
+    return _Traced(
+        whole.model, whole.samples, whole.assumes_checks, summary, is_measured=True, batches=batches
+    )
 
 
 def _has_equal_steps(whole: Trace) -> bool:
@@ -169,6 +174,8 @@ def _notes(question: Question, traced: _Traced) -> Iterator[str]:
     is_cuda = question.kind is DeviceKind.CUDA
     if settings.compile:
         yield "torch.compile is not modeled: a compiled model usually needs less memory."
+    if traced.assumes_checks:
+        yield "The model decides by values that it computes; its checks of them were taken to pass."
     if is_cuda:
         yield "Traced with the CPU's kernels, whose temporaries can differ from those of the GPU."
         if any(isinstance(module, _ConvNd) for module in traced.network.modules()):

@@ -70,6 +70,8 @@ class Trace(NamedTuple):
     model: nn.Module
     # Of the data source, where known.
     samples: int | None
+    # Whether the model read checks of values that it computes, which were taken to pass.
+    assumes_checks: bool
     # Of the CPU, in their order; their own memory has size 0 (see `harness.predict.footprints`).
     kernels: Sequence[KernelRun]
 
@@ -139,12 +141,17 @@ class _Owners:
 
 
 class _Watch(StorageWatch[int]):
-    """Tracks storages, adds the kernels' own memory, and returns values where fake tensors cannot."""
+    """Tracks storages, adds the kernels' own memory, and returns values where fake tensors cannot.
+
+    Attributes:
+        assumes_checks: whether a check of values was read, and taken to pass.
+    """
 
     def __init__(self, log: StorageLog, scratch: Scratch) -> None:
         super().__init__(log.born, log.died)
         self._log = log
         self._scratch = scratch
+        self.assumes_checks = False
 
     def __torch_dispatch__(
         self,
@@ -189,7 +196,9 @@ class _Watch(StorageWatch[int]):
             return 0.0  # GradScaler reads the number of overflowed gradients.
         if tensor.dtype is torch.bool and self._log.is_building:
             return False  # Initial values are checked for resampling; here there are none.
-        return value_of_check(tensor)
+        value = value_of_check(tensor)
+        self.assumes_checks |= value is not None
+        return value
 
 
 def _of_all_elements(function: OpOverload, args: Sequence[Any]) -> tuple[Any, ...] | None:
@@ -243,6 +252,7 @@ def trace(question: Question) -> Trace:
         modules,
         network,
         samples,
+        watch.assumes_checks,
         scratch.kernels,
     )
 

@@ -97,8 +97,12 @@ def test_the_order_of_the_samples_of_an_own_dataset_is_counted(tmp_path: Path) -
         "assert torch.isfinite(outputs.sum())",
     ],
 )
-def test_a_network_that_checks_its_values_is_predicted(tmp_path: Path, check: str) -> None:
-    _predicted(tmp_path, _loss("outputs.mean()", check))
+def test_a_network_that_checks_its_values_is_predicted_with_a_note(tmp_path: Path, check: str) -> None:
+    checked = _predicted(_new(tmp_path, "checked"), _loss("outputs.mean()", check))
+    unchecked = _predicted(_new(tmp_path, "unchecked"), _loss("outputs.mean()"))
+    assert [note for note in checked.notes if note not in unchecked.notes] == [
+        "The model decides by values that it computes; its checks of them were taken to pass."
+    ]
 
 
 def test_a_loss_of_torch_that_checks_its_arguments_is_predicted(tmp_path: Path) -> None:
