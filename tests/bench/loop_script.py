@@ -39,7 +39,7 @@ _SECOND = {
 
 
 def script_of(draw: LoopDraw) -> str:
-    """Return the text of the script, whose argument is the path of its record."""
+    """Return the text of the script. Its argument is the path of the record."""
     lines = Lines()
     add_classes(lines, draw)
     lines.add("", "")

@@ -50,7 +50,7 @@ def test_batches_that_are_loaded_ahead_are_of_the_step_that_uses_them(
 
 
 class OnMapping(nn.Module):
-    """Takes a batch with a vector of floats in front, whose length may be no number of samples."""
+    """Takes a batch with a vector of floats in front: its length may be no number of samples."""
 
     def __init__(self) -> None:
         super().__init__()

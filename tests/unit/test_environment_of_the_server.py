@@ -10,7 +10,7 @@ from dashboard.data.environment import activation
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The `bin` of an environment whose interpreter is running, and which is not on the PATH."""
+    """The `bin` of an environment with the running interpreter, which is not on the PATH."""
     bin_folder = tmp_path / "my env" / "bin"
     bin_folder.mkdir(parents=True)
     for name in ("python", "activate", "stepscope"):

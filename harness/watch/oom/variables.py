@@ -101,18 +101,20 @@ class _Search:
     def behind(self, value: Any) -> _VariableMemory:
         """Return the memory that `value` holds. Containers are read item by item, never copied: there is
         little memory left."""
-        reached = _Reachable({}, [])
+        reachable = _Reachable({}, [])
         until_s = min(self._until_s, time.thread_time() + _MOST_S)
         try:
-            is_complete = self._collect(value, reached, until_s)
+            is_complete = self._collect(value, reachable, until_s)
         except MemoryError:  # What was reached until then counts.
             is_complete = False
-        return self._with_graphs(reached, until_s) if is_complete else reached.memory({}, is_complete=False)
+        if is_complete:
+            return self._with_graphs(reachable, until_s)
+        return reachable.memory({}, is_complete=False)
 
-    def _collect(self, value: Any, reached: _Reachable, until_s: float) -> bool:
-        """Add to `reached` the memory behind `value`, and the nodes of the graphs of its tensors; return
+    def _collect(self, value: Any, reachable: _Reachable, until_s: float) -> bool:
+        """Add to `reachable` the memory behind `value`, and the nodes of the graphs of its tensors; return
         whether that is all of it."""
-        sizes, nodes = reached.sizes, reached.nodes
+        sizes, nodes = reachable.sizes, reachable.nodes
         visited: set[int] = set()
         waiting: list[Iterator[Any]] = [iter((value,))]
         count = 0
@@ -128,7 +130,7 @@ class _Search:
             if type(one) in _PLAIN or is_kind_of(one, _LEFT_OUT) or id(one) in visited:
                 continue
             if is_memory(one):
-                reached.depth_bytes += len(waiting) * self._note(one, sizes)
+                reachable.depth_bytes += len(waiting) * self._note(one, sizes)
                 if is_kind_of(one, Tensor) and len(nodes) < MOST_NODES and (node := node_of(one)) is not None:
                     nodes.append(node)
             elif len(waiting) <= _MOST_DEPTH:
@@ -136,7 +138,7 @@ class _Search:
                     return False
                 visited.add(id(one))
                 container = memory_of_container(one, self._device)
-                reached.depth_bytes += len(waiting) * self._count(container, sizes)
+                reachable.depth_bytes += len(waiting) * self._count(container, sizes)
                 waiting.append(self._parts(one))
         return True
 
@@ -145,15 +147,15 @@ class _Search:
             return parts_of_error(value, self._running)
         return iter(()) if _is_plain(value) else _parts(value)
 
-    def _with_graphs(self, reached: _Reachable, until_s: float) -> _VariableMemory:
+    def _with_graphs(self, reachable: _Reachable, until_s: float) -> _VariableMemory:
         saved: dict[int, int] = {}
-        walk = GraphWalk(reached.nodes, lambda: time.thread_time() > until_s)
+        walk = GraphWalk(reachable.nodes, lambda: time.thread_time() > until_s)
         try:
             for tensor in walk.saved():
                 self._note(tensor, saved)
         except MemoryError:  # The variables themselves are known, and the walk has released what it took.
-            return reached.memory(saved, is_complete=False)
-        return reached.memory(saved, walk.is_complete and len(reached.nodes) < MOST_NODES)
+            return reachable.memory(saved, is_complete=False)
+        return reachable.memory(saved, walk.is_complete and len(reachable.nodes) < MOST_NODES)
 
     def _note(self, value: Any, sizes: dict[int, int]) -> int:
         return self._count(memory_of(value, self._device), sizes)
