@@ -132,8 +132,8 @@ def _train(watch: Watch, settings: Settings, member: "RankMember | None") -> Non
 
 
 def _train_as_rank(watch: Watch, settings: Settings, member: "RankMember") -> None:
-    """As `_train`, together with the other ranks. They end at a time limit together too; when memory runs out
-    on one of them, the run ends."""
+    """Like `_train`, together with the other ranks. They end at a time limit together too; when memory runs
+    out on one of them, the run ends."""
     from harness.train.replica import Replica  # Not every build of torch has torch.distributed.
 
     context, place = watch.context, member.place

@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What the runs in the tests import is imported once for all workers. The tests run with the garbage
+    """Import the modules of the tests' runs once for all workers. The tests run with the garbage
     collector, as the product does."""
     if session.config.option.workers:
         import_module("tests.preload")
@@ -107,7 +107,7 @@ def _leaves_nothing_compiled() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_script_has_the_modules_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where memory runs out, what they hold is none of a script's, and takes half a second to search."""
+    """When memory runs out, their memory is none of a script's, and takes half a second to search."""
     if (capture := sys.modules.get("harness.watch.oom.capture")) is not None:
         monkeypatch.setattr(capture, "script_modules", lambda _frames: ())
 

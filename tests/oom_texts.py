@@ -37,7 +37,7 @@ def _text(row: dict[str, Any]) -> OomText:
 
 
 def a_container_text(listed_bytes: list[int], allocated_bytes: int, unallocated_bytes: int) -> str:
-    """As torch writes it where it does not find its own process number among those that NVML lists."""
+    """Return the text that torch writes where NVML lists processes by other numbers than its own."""
     listed = "".join(
         f"Process {4_000 + n} has {in_gib(size)} memory in use. " for n, size in enumerate(listed_bytes)
     )
@@ -50,7 +50,7 @@ def a_container_text(listed_bytes: list[int], allocated_bytes: int, unallocated_
 
 
 def in_gib(size_bytes: int) -> str:
-    """As c10::CachingAllocator::format_size does."""
+    """Like c10::CachingAllocator::format_size."""
     if size_bytes < GIB:
         return f"{size_bytes / 2**20:.2f} MiB"
     return f"{size_bytes / GIB:.2f} GiB"

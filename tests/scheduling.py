@@ -1,4 +1,4 @@
-"""Which worker runs which files of tests (tests/workers.py).
+"""The assignment of files of tests to workers (tests/workers.py).
 
 A page under test goes on while a test waits for it: its figures tick, and the run that it shows trains. The
 longer the wait, the more processor time that takes. Browser tests get half of the workers and the processor

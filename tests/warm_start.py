@@ -77,7 +77,7 @@ class WarmProcess(ForkedProcess):
 
 
 def fork_training(command: list[str], environ: Mapping[str, str], output: Path) -> Process:
-    """As `spawn`, for a supervisor: a training process is forked, anything else is started as it is."""
+    """Like `spawn`, for a supervisor: a training process is forked, anything else is started as it is."""
     if command[-2] != "_run":
         return spawn(command, environ, output)
     return WarmProcess(RunFolder(Path(command[-1])), environ)
@@ -120,7 +120,7 @@ class PythonProcess(ForkedProcess):
 
 
 def run_python(*words: str, environ: Mapping[str, str] = os.environ) -> "subprocess.CompletedProcess[str]":
-    """As `subprocess.run` with what it prints and its messages as text."""
+    """Like `subprocess.run` with its output and its messages as text."""
     with PythonProcess(*words, environ=environ) as process:
         printed, messages = process.communicate(120)
         return subprocess.CompletedProcess(words, process.wait(), printed, messages)
@@ -132,7 +132,7 @@ def run_harness(*words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def run_script(script: str, *words: str) -> str:
-    """What a script prints, which is given as text, with `words` as its arguments."""
+    """The output of a script, given as text, with `words` as its arguments."""
     done = run_python("-c", script, *words)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -86,7 +86,7 @@ class RunView(NamedTuple):
 
     @property
     def why_no_step(self) -> str:
-        """Why a run that has ended has no step."""
+        """Return the reason why a run that has ended has no step."""
         return "The run has no log." if self.run is None else "The run ended before its first step."
 
     @property

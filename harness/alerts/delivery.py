@@ -34,7 +34,7 @@ class DeliveryFailure(NamedTuple):
 
 
 class DeliveryStatus(NamedTuple):
-    """How the deliveries to one destination go.
+    """The state of the deliveries to one destination.
 
     Attributes:
         destination: its name, without a secret.

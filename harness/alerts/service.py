@@ -85,7 +85,7 @@ class AlertService(Closing):
 
     @property
     def problem(self) -> str | None:
-        """Why the newest poll could not read the runs, or write what was reported; None: it could."""
+        """The reason why the newest poll could not read the runs or record the alerts; None: it could."""
         return self._problem
 
     def deliveries(self) -> list[DeliveryStatus]:

@@ -1,4 +1,4 @@
-"""Sizes of a script's batches, whatever structure they have."""
+"""Sizes of a script's batches of any structure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

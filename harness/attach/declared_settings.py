@@ -71,7 +71,7 @@ class ScriptLiveSettings(LiveSettings):
         return self._record_own(before, step, command_id, change)
 
     def arms(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """As `LiveSettings.arms`, also for settings that the script declared."""
+        """Like `LiveSettings.arms`, also for settings that the script declared."""
         own = self._own(values)
         if not own:
             return super().arms(values)
@@ -80,7 +80,7 @@ class ScriptLiveSettings(LiveSettings):
         return {name: before[name] for name in changed}, {name: own[name] for name in changed}
 
     def switch(self, values: Mapping[str, Any], step: int, command_id: str, *, is_trial: bool) -> None:
-        """As `LiveSettings.switch`, also for settings that the script declared."""
+        """Like `LiveSettings.switch`, also for settings that the script declared."""
         own = self._own(values)
         if not own:
             super().switch(values, step, command_id, is_trial=is_trial)

@@ -29,7 +29,7 @@ def caught_stop(step: int) -> str:
 
 
 class UnknownExit(SystemExit):
-    """Stands for a SystemExit with a code that nobody knows any more."""
+    """Stands for a SystemExit whose code is unknown."""
 
 
 class NextWatch(SystemExit):

@@ -1,4 +1,4 @@
-"""Which loaders of a script feed its training, found from the batches that they deliver.
+"""The loaders of a script that feed its training, determined by the batches that they deliver.
 
 A loader feeds a step when a batch of it came after the last evaluation and before the end of the step.
 """
@@ -141,8 +141,8 @@ class Feeding:
         self.is_dry |= batches.loader in self.training
 
     def drop(self, reference: Callable[[], LoaderPass | None], opened_after: int) -> bool:
-        """What was computed with the batches of a pass is dropped. Return whether the pass was opened since
-        the last step, and a batch of another one came after it: then it does not feed the training."""
+        """Drop the results of the batches of a pass. Return whether the pass was opened since the last step,
+        and a batch of another one came after it: then it does not feed the training."""
         batches = reference()
         if opened_after != self._ended_steps or not self.recent or self.recent[-1] is batches:
             return False

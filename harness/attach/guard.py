@@ -114,7 +114,7 @@ class EndingGuard(ScriptGuard):
     __slots__ = ()
 
     def failed(self, error: Exception) -> None:
-        """As for a script under way, also for a MemoryError."""
+        """Like that of a running script, also for a MemoryError."""
         if not isinstance(error, MemoryError):
             super().failed(error)
             return

@@ -187,7 +187,7 @@ class DrawnSizes:
         return batch
 
     def size_of_sent(self, later: int) -> int | None:
-        """As `Epoch.size_of_sent`; also unknown for those that were drawn as the iterator was made."""
+        """Like `Epoch.size_of_sent`; also unknown for batches drawn when the iterator was created."""
         return None if later >= len(self._sizes) else self._sizes[-1 - later]
 
 

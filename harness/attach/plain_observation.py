@@ -52,7 +52,7 @@ class PlainObservation(Observation):
         self._context.warn(label, text)
 
     def other_model_called(self, is_training: bool) -> None:
-        """As that of `Observation`. A script that samples for a minute is not stalled."""
+        """Like that of `Observation`. A script that samples for a minute is not stalled."""
         self._untrained_ns = self._timer.clock_ns()
         super().other_model_called(is_training)
 

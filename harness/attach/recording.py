@@ -1,5 +1,5 @@
-"""What the log says of a script without a request: the size of its model, a loader that became known or has
-other values than the one before, its autocast, and settings that cannot change."""
+"""Records properties of a script in the log: the size of its model, its loader's values whenever they
+differ, its autocast regions, and the settings that cannot change."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -23,8 +23,8 @@ from harness.watch.recent_changes import AppliedChange
 def record_loader(
     context: RunContext, switches: ScriptSwitches, step: int, earlier: Mapping[str, Any]
 ) -> bool:
-    """Write down the loader's values in effect from `step` on, and an event where they are not its `earlier`
-    ones; return whether there was one. Values that become known are no change."""
+    """Record the loader's values in effect from `step` on, and an event where they differ from its `earlier`
+    ones; return whether they do. Values that were unknown before are no change."""
     values, failure = switches.loaders.values(), switches.loaders.take_failure()
     if failure is None and values == earlier:
         return False
@@ -50,8 +50,7 @@ def record_loader(
 
 
 class ScriptRecords:
-    """Writes down what becomes known of the script: its values of settings, and which of them it cannot
-    change."""
+    """Records the script's values of settings, and the settings that it cannot change."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class ScriptRecords:
         live: LiveSettings,
         unsettle: Callable[[int], None],
     ) -> None:
-        """Writes down the settings that cannot change at the moment. `live` changes those of `switches`;
+        """Records the settings that cannot change at the moment. `live` changes those of `switches`;
         `unsettle` is called with a step from which on the loader has other values."""
         self._context = context
         self._switches = switches
@@ -71,8 +70,8 @@ class ScriptRecords:
         self.update_unavailable()
 
     def step_ended(self, step: int, earlier: Mapping[str, Any] | None) -> None:
-        """Write down what became known of the script's loader and autocast after `step`. `earlier` are the
-        values of the loader before; None: nothing became known of it."""
+        """Record new values of the script's loader and of autocast after `step`. `earlier` are the values of
+        the loader before; None: there are no new ones."""
         autocast = self._switches.autocast
         if earlier is None and not autocast.has_news:
             return
@@ -83,7 +82,7 @@ class ScriptRecords:
         self.update_unavailable()
 
     def update_unavailable(self) -> None:
-        """Write down which settings have become unavailable, or available, and why."""
+        """Record which settings have become unavailable, or available, and why."""
         reasons = self._switches.unavailable()
         for name in self._recorded.keys() | reasons.keys():
             reason = reasons.get(name, "")
@@ -92,7 +91,7 @@ class ScriptRecords:
                 self._context.journal.put(UnavailableSettingRow(name, reason))
 
     def reads_loss(self, device: torch.device) -> bool:
-        """Return False: this training on the CPU reads no losses on `device`. Writes down why, once."""
+        """Return False: this training on the CPU reads no losses on `device`. Records the reason once."""
         if not self._has_unread_loss:
             self._has_unread_loss = True
             self._context.warn(
@@ -103,8 +102,8 @@ class ScriptRecords:
         return False
 
     def record_new_rates(self, step: int) -> None:
-        """Write down the values in effect from `step` on where optimizers that were found by now have a
-        learning rate, and none before had."""
+        """Record the values in effect from `step` on if the optimizers found so far have a learning rate, and
+        those before had none."""
         context, switches = self._context, self._switches
         if switches.offer_rates():
             version, settings = context.marks.begin_version(), json.dumps(switches.take_over({}))
@@ -113,7 +112,7 @@ class ScriptRecords:
 
 
 def record_size(context: RunContext, training: ScriptTraining) -> None:
-    """Write down the number of values that are trained, unless that of a lazy module is unknown yet."""
+    """Record the number of trained values, unless that of a lazy module is still unknown."""
     weights = parameter_names(training.model, training.optimizer)
     if not any(map(is_lazy, weights)):
         size = sum(weight.numel() for weight in weights if weight.requires_grad)

@@ -59,7 +59,7 @@ class SkippedBatches:
                 self._samples += [sum(sizes) for sizes in zip_longest(*by_loader.values(), fillvalue=0)]
 
     def drop_earlier(self) -> None:
-        """Whatever was before the newest call that was after any batch is no part of the step any more."""
+        """Leave out of the step everything before the newest call that followed a batch."""
         del self._samples[: self._earlier]
 
     def leave_out(self, loaded: int | None, step: int) -> int | None:

@@ -1,4 +1,4 @@
-"""What a training of a script consists of, and the ends of its steps."""
+"""The parts of a script's training, and the ends of its steps."""
 
 from collections.abc import Callable
 from functools import partial

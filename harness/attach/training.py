@@ -161,7 +161,7 @@ class ScriptTraining:
 
     @property
     def last_event_ns(self) -> int:
-        """When a loader, a model, a backward pass or an optimizer was last called or has returned."""
+        """The time of the last call, or return, of a loader, a model, a backward pass or an optimizer."""
         return self.read_last_event()
 
     @property

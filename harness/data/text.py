@@ -46,7 +46,7 @@ def shape_of(settings: Settings) -> DataShape:
 
 
 def shape_of_standard_library(settings: Settings) -> DataShape:
-    """As `shape_of`, with about the number of samples."""
+    """Like `shape_of`, with about the number of samples."""
     return shape_of(settings)._replace(samples=STANDARD_LIBRARY_BYTES // settings.sequence_length)
 
 

@@ -149,8 +149,8 @@ class Device(TensorDevice, Protocol):
         ...
 
     def activate_in_background(self) -> None:
-        """As `activate`, for a thread of the watch: its calls must not disturb what the training thread does,
-        such as the capture of a graph."""
+        """Like `activate`, for a thread of the watch: its calls must not disturb the training thread, as in a
+        capture of a graph."""
         ...
 
     def clock(self) -> DeviceClock | None:

@@ -22,7 +22,7 @@ _FOLDED = frozenset({"gru", "rnn_tanh", "rnn_relu"})
 
 
 class Untraced(NamedTuple):
-    """What folded layers have besides what is traced of them: nodes of the graph, tensors that these keep,
+    """The memory of folded layers beyond their trace: nodes of the graph, tensors that these keep,
     and gradients of time steps, which live until that of the input is complete."""
 
     nodes: int

@@ -55,7 +55,7 @@ def open_shape_loader(
     generation: int,  # noqa: ARG001
     place: RankPlace,  # noqa: ARG001
 ) -> ShapeLoader:
-    """As `harness.data.loading.open_loader`, for a source without data."""
+    """Like `harness.data.loading.open_loader`, for a source without data."""
     assert isinstance(source, ShapeSource | SyntheticSource)
     return ShapeLoader(source.shape, settings.batch_size, resident=settings.data == "synthetic")
 

@@ -219,7 +219,7 @@ def _writes_in_place(function: OpOverload) -> bool:
 
 
 class _Stage(NamedTuple):
-    """What a trace is taken of and with."""
+    """The inputs of a trace."""
 
     workload: Workload
     network: LossModel

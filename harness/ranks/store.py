@@ -147,7 +147,7 @@ class RankStore:
         return self._settle(command_id, {rank: text for rank, text in reports.items() if text is not None})
 
     def settle_without(self, command_id: str) -> dict[int, str]:
-        """As `problems`, where ranks that have not reported are the problem."""
+        """Like `problems`, where ranks that have not reported are the problem."""
         ranks = range(self.place.size)
         missing = [rank for rank in ranks if not self._store.check([self._report_key(command_id, rank)])]
         return self._settle(command_id, dict.fromkeys(missing, _SILENT))

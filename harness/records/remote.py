@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 
 class RemoteRequest(NamedTuple):
-    """Where a run trains. `retries` is the number of new runs that are started, one after the other, when its
-    node is lost."""
+    """The machine on which a run trains. `retries` is the number of new runs that are started, one after
+    the other, when its node is lost."""
 
     # The engine that places it: "ray".
     engine: str

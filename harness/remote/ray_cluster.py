@@ -35,7 +35,7 @@ def check_ray() -> None:
 
 
 class Place(NamedTuple):
-    """Where in the cluster a run may train."""
+    """The part of the cluster in which a run may train."""
 
     on_gpu: bool
     # Host memory, None: any.

@@ -54,7 +54,7 @@ class OptimizerImpl(StrEnum):
 
 
 class Parallelism(StrEnum):
-    """How several processes train one model."""
+    """The way in which several processes train one model."""
 
     # Each has the whole model, and gradients are averaged (DistributedDataParallel).
     DDP = "ddp"

@@ -53,7 +53,7 @@ class Queries:
         return self._read(lambda cursor: to_rows(row, cursor), sql, values)
 
     def numbered_rows(self, row: type[Row], sql: str, values: Values = ()) -> list[tuple[int, Row]]:
-        """As `rows`, for a query whose first column is the number of a row."""
+        """Like `rows`, for a query whose first column is the number of a row."""
         numbers: list[int] = []
 
         def without_number(cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:

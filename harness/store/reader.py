@@ -216,7 +216,7 @@ class LogReader(Closing):
         max_points: int = 1000,
         before: StepSeries | None = None,
     ) -> StepSeries:
-        """As `series`, for the samples of `device` during those steps."""
+        """Like `series`, for the samples of `device` during those steps."""
         return device_series(self._queries.numbers, device, first_step, last_step, max_points, before)
 
     def devices(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Whole tables of a log, page by page, for export: any number of rows in bounded memory."""
+"""Reads whole tables of a log page by page, for export: any number of rows in bounded memory."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar

@@ -112,7 +112,7 @@ class LogWriter(Closing):
         *,
         has_event: bool = False,
     ) -> bool:
-        """As `set_state`, for the run's end; `has_event`: another event already reports the outcome."""
+        """Like `set_state`, for the run's end; `has_event`: another event already reports the outcome."""
         return self._change_state(state, message, ended_unix_ns, timeout_s, None, not has_event)
 
     def flush(self, timeout_s: float) -> bool:

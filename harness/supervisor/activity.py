@@ -1,4 +1,4 @@
-"""Which runs are live or ended recently, without reading their logs."""
+"""Finds the runs that are live or ended recently, without reading their logs."""
 
 import os
 from collections.abc import Sequence

@@ -44,7 +44,7 @@ class Refit(NamedTuple):
 
     @property
     def basis(self) -> str:
-        """What the fit rests on, in words."""
+        """The basis of the fit, in words."""
         *smaller, largest_fitted = self.fit.sizes[:6]
         sizes = ", ".join([*map(words.count, smaller), words.plural(largest_fitted, "sample")])
         basis = f"from steps of {sizes}" if not self.fit.is_proportional else f"from steps of {sizes} alone"

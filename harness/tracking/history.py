@@ -135,7 +135,7 @@ class _Mark(NamedTuple):
 
 
 class HistoryTracker:
-    """As `harness.tracking.tensor_tracker.TensorTracker`, on a GPU.
+    """Like `harness.tracking.tensor_tracker.TensorTracker`, on a GPU.
 
     The allocator records addresses and times; module and phase are joined to its events by the wall clock. In
     the backward pass, which runs on its own thread without Python, the module is known only for gradients.

@@ -176,7 +176,7 @@ class Tune(NamedTuple):
 
     @property
     def remote(self) -> RemoteRequest | None:
-        """Where its next run trains; None: here."""
+        """The machine on which its next run trains; None: this one."""
         return None if self.engine is None else RemoteRequest(self.engine, host=self.host)
 
     @property

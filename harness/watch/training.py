@@ -163,7 +163,7 @@ class Training(Protocol):
 
     @property
     def last_event_ns(self) -> int:
-        """When the newest event of a step or of an evaluation happened, on the clock of the steps' times; 0
+        """The time of the newest event of a step or of an evaluation, on the clock of the steps' times; 0
         where ends of steps are all that is known."""
         ...
 

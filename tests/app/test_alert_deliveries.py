@@ -1,4 +1,4 @@
-"""Where a person looks, the pages say that alerts do not arrive, since when, why, and what to do."""
+"""The pages say that alerts do not arrive, since when, why, and what to do."""
 
 from collections.abc import Iterator
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(p for folder in ("harness", "dashboard") for p in (ROOT / folder).rglob("*.py"))
+DOCUMENTED = sorted(p for folder in ("stepscope", "tests") for p in (ROOT / folder).rglob("*.py")) + SOURCES
 
 # A module beyond this is two.
 MOST_LINES = 400
@@ -38,6 +39,15 @@ def test_only_the_observers_guard_catches_everything() -> None:
 def test_nothing_is_left_unfinished() -> None:
     words = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
     assert not [p.name for p in SOURCES if words.search(p.read_text(encoding="utf-8"))]
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
+    question = re.compile(r"(What|Which|How|Why|Who|Whatever|Wherever|Whoever)\b")
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for path in DOCUMENTED:
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        docstrings = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds)]
+        assert not list(filter(question.match, docstrings)), path.name
 
 
 def test_values_of_a_query_are_bound_by_position_or_by_name() -> None:

@@ -64,7 +64,7 @@ class Pacer:
         """Nothing to tidy."""
 
     def wrap(self, call: str, wrapper: Wrapper) -> Replaced:
-        """As of a workload."""
+        """Like that of a workload."""
         return Replaced(self, call, wrapper)
 
     def worker_pids(self) -> list[int]:

@@ -95,7 +95,7 @@ class Lines:
 
     @contextmanager
     def block_if(self, head: str) -> Iterator[None]:
-        """As `block`, unless `head` is empty."""
+        """Like `block`, unless `head` is empty."""
         if not head:
             yield
             return

@@ -167,7 +167,7 @@ class MeasuredWorkload(Workload):
         return exp(median(self._log_ratios)) - 1 if self._log_ratios else 0.0
 
     def reconfigure(self, settings: Settings) -> None:
-        """As any workload, which has a new forward pass then."""
+        """Like any workload, which has a new forward pass then."""
         super().reconfigure(settings)
         self._load()
 

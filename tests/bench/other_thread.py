@@ -1,4 +1,4 @@
-"""What Python code in another thread costs training: whoever holds the interpreter's lock makes it wait."""
+"""The cost of Python code in another thread for training, which waits for the interpreter's lock."""
 
 import time
 from collections.abc import Iterator

@@ -38,7 +38,7 @@ MOST_HANGING_S = 30.0
 
 
 class _Kill(NamedTuple):
-    """What followed one kill. Times are from the kill, in seconds."""
+    """The result of one kill. Times are from the kill, in seconds."""
 
     gone_s: float
     # None: the state of the run names another cause, which is printed.

@@ -1,4 +1,4 @@
-"""What Stepscope adds to a step of a person's own loop on the CPU, beside what it adds to the catalog's loop.
+"""The overhead per step of a person's own loop on the CPU, beside that of the catalog's loop.
 
 Blocks of steps are bare and under watch in turns, as with the catalog's loop (`tests.bench.cost`): short ones
 for the median, blocks of one second for the mean. The first steps of a block do not count, because the
@@ -89,7 +89,7 @@ class _Loop:
 
 
 class _Followed(Protocol):
-    """What follows the steps of a loop and can be left for a while."""
+    """An observer of a loop's steps that can be paused."""
 
     def left(self) -> AbstractContextManager[None]:
         """Return a context in which torch is as without it, and nothing is at work."""
@@ -137,7 +137,7 @@ class _Watched:
 
 
 def figures(folder: Path, is_quick: bool) -> Iterator[Figure]:
-    """What is added to the bare loop, and the ratios to it."""
+    """The overhead over the bare loop, and the ratios to it."""
     processes, seconds = _QUICK_PROCESSES if is_quick else _PROCESSES
     measured: dict[str, list[Costs]] = {form: [] for form in (*_FORMS, _FLOOR)}
     own: list[Costs] = []

@@ -73,8 +73,8 @@ class _Late(nn.Module):
 def figures(
     folder: Path, is_quick: bool, seed: int | None = None, ranks: int | None = None
 ) -> Iterator[Figure]:
-    """How often stragglers are named, with the right phase, and how often one is named without any; of runs
-    with so many `ranks`, by default with each of `_SIZES`."""
+    """The rates at which stragglers are named, with the right phase, and at which one is named without any.
+    The runs have `ranks` ranks; by default each number in `_SIZES`."""
     del folder
     chance = random.Random(seed if seed is not None else time.time_ns())
     count = _QUICK_TRIALS if is_quick else _TRIALS

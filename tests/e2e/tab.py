@@ -82,7 +82,7 @@ class Tab:
         self.chart.wait_for()
 
     def stay_with(self, run: str) -> None:
-        """As `watch`, but a tab that shows the run on its Live page already is not loaded again: for tests
+        """Like `watch`, but a tab that shows the run on its Live page already is not loaded again: for tests
         that do not mind what was zoomed to or opened before."""
         if self.page.url == f"{self.url}/?run={run}" and self.chart.is_visible():
             self.page.keyboard.press("Escape")
@@ -289,7 +289,7 @@ class Tab:
         self.until(lambda: self.markers, lambda markers: label in markers, limit_s)
 
     def until(self, query: Callable[[], T], good: Callable[[T], bool], limit_s: float = PATIENCE_S) -> T:
-        """As `tests.supervision.until`, while the browser's events go on being heard."""
+        """Like `tests.supervision.until`, while the browser's events are handled."""
 
         def listening() -> T:
             self.page.wait_for_timeout(_LOOK_MS)

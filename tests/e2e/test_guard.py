@@ -167,7 +167,7 @@ def test_a_browser_enters_with_the_token_and_stays(
 
 @needs_root
 def test_the_owners_tunnel_needs_no_token(browser: Browser, dashboard: Dashboard) -> None:
-    """As `ssh -L`: the far end is a process of the owner's own, the near end has any port."""
+    """Like `ssh -L`: the far end is a process of the owner's own, the near end has any port."""
     with relay(dashboard.port, 0) as port, browser.new_context() as window:
         tab = Tab(window, f"http://localhost:{port}")
         tab.open("runs")

@@ -29,7 +29,7 @@ Record = Callable[[str, object], None]
 
 
 class Death(NamedTuple):
-    """What the log of a script says that ran out of memory."""
+    """The log of a script that ran out of memory."""
 
     report: OomReport
     verdicts: list[str]

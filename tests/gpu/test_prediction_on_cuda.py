@@ -44,7 +44,7 @@ def test_predictions_are_near_the_allocators_own_peaks(
 def test_recurrent_layers_take_what_predictions_assume(
     record_property: Callable[[str, object], None],
 ) -> None:
-    """What was measured on an H100 is what predictions follow: another card or cuDNN may differ."""
+    """Predictions follow measurements on an H100: another card or cuDNN may differ."""
     path = Path(__file__).parents[1] / "material" / "recurrent-h100.json"
     ratios = []
     for layer in json.loads(path.read_text(encoding="utf-8"))[::6]:

@@ -1,5 +1,5 @@
-"""Whatever is asked of a run, in whatever order: the settings are what a simple model says, and every command
-is answered exactly once."""
+"""Commands to a run in any order: the settings follow a simple model, and every command is answered exactly
+once."""
 
 import json
 from typing import Any

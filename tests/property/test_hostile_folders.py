@@ -1,4 +1,4 @@
-"""Whatever one run's folder holds, the other runs are listed as they are, and nothing hangs."""
+"""The other runs are listed correctly beside a run's folder with any contents, and nothing hangs."""
 
 import json
 import random
@@ -74,7 +74,7 @@ def no_longer_than(limit_s: float) -> Iterator[None]:
 
 
 def check(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever else the home holds, lists are complete and the healthy run is listed with its figures."""
+    """Lists are complete with anything else in the home, and the healthy run is listed with its figures."""
     with no_longer_than(LIMIT_S):
         runs = {run.run_id: run for run in bench.runs()}
         assert runs[HEALTHY] == bench.expected

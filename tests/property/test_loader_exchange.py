@@ -31,7 +31,7 @@ class Rows(Dataset[torch.Tensor]):
 
 
 def order_of(sampler: str, count: int) -> list[int]:
-    """What the sampler yields in the epoch after the seed."""
+    """The indices that the sampler yields in the epoch after the seed."""
     torch.manual_seed(11)
     loader = a_loader(sampler, count, batch_size=1)
     return [number for batch in loader for number in numbers(batch)]

@@ -1,4 +1,4 @@
-"""Whatever a loss is, it comes back from the log as it was: through recorder, writer and reader."""
+"""Any loss comes back from the log unchanged: through recorder, writer and reader."""
 
 import math
 import tempfile

@@ -1,4 +1,4 @@
-"""Whatever is typed: settings survive the shell and the control file, and nothing else gets through."""
+"""With any input, settings survive the shell and the control file, and nothing else gets through."""
 
 import json
 import tempfile

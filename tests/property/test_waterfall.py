@@ -1,4 +1,4 @@
-"""Whatever a sample says, the waterfall sums to the card and invents nothing."""
+"""With any sample, the waterfall sums to the card and invents nothing."""
 
 from hypothesis import given
 from hypothesis import strategies as st

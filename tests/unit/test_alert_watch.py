@@ -1,4 +1,4 @@
-"""Which alerts a watch has: each cause once, over restarts too."""
+"""The alerts of a watch: each cause once, over restarts too."""
 
 import os
 import shutil

@@ -43,19 +43,19 @@ class Done(NamedTuple):
 
 
 def words(home: Path, script: Path, *arguments: str) -> list[str]:
-    """What follows `python` in the command that runs a script under watch."""
+    """The arguments of `python` in the command that runs a script under watch."""
     return ["-m", "harness", "run", "--home", str(home), str(script), *arguments]
 
 
 def done(*words: str) -> Done:
-    """What `python` has done with these words."""
+    """The result of `python` with these words."""
     command = (sys.executable, *words)
     process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return Done(process.returncode, process.stdout, process.stderr)
 
 
 def done_warm(*words: str) -> Done:
-    """As `done`, in a process that has imported torch."""
+    """Like `done`, in a process that has imported torch."""
     process = run_python(*words)
     return Done(process.returncode, process.stdout, process.stderr)
 

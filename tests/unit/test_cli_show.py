@@ -1,4 +1,4 @@
-"""What `stepscope show` says of the step time."""
+"""The step time in the output of `stepscope show`."""
 
 import os
 

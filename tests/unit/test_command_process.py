@@ -27,7 +27,7 @@ def run_command(folder: Path, body: str) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("handler", ["raise", "return 130"], ids=["by the process", "by the command"])
 def test_an_interrupt_within_an_evaluated_string_ends_with_130(tmp_path: Path, handler: str) -> None:
-    """Wherever it is caught: modules that a command imports have such strings too."""
+    """Also those of modules that a command imports."""
     body = f"""
         try:
             exec('raise KeyboardInterrupt')

@@ -1,4 +1,4 @@
-"""How a process with the two lines of Stepscope ends, and what its run has of it."""
+"""The end of a process with the two lines of Stepscope, and of its run."""
 
 import json
 import os

@@ -76,7 +76,7 @@ for _ in range(2):
 
 
 def test_memory_that_would_fit_into_holes_of_the_heap_is_measured_too() -> None:
-    """What is imported meanwhile leaves such holes, above all where Python keeps no compiled modules."""
+    """Imports in the meantime leave such holes, above all where Python keeps no compiled modules."""
     assert [int(line) for line in run_script(_HOLES).split()] == pytest.approx([4 << 20] * 2, abs=8192)
 
 

@@ -80,7 +80,7 @@ def test_a_loader_is_derived_with_its_keywords(tmp_path: Path) -> None:
 
 
 def _forwarding() -> list[Any]:
-    """What Stepscope replaces in torch and passes any keyword on."""
+    """A function of torch that Stepscope replaces and that passes any keyword on."""
     optimizer, scaler = torch.optim.Optimizer, torch.amp.GradScaler
     return [
         vars(nn.Module)["__call__"],

@@ -88,7 +88,7 @@ def test_a_loss_is_read_once_the_device_has_copied_it(
 
 
 def test_a_step_of_plain_operations_without_a_loader_has_no_gap(tmp_path: Path) -> None:
-    """Where its forward pass begins is not known."""
+    """The begin of its forward pass is unknown."""
     queue = FakeQueue()
     with attached(tmp_path) as (session, folder, guard):
         session._cpu = FakeDevice(queue=queue)  # type: ignore[assignment]  # in place of the CPU

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes, read by the parser of its own client library."""
+"""The metrics for Prometheus, read by the parser of its own client library."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""How often a script's objects are searched for the models of its optimizers."""
+"""The number of searches of a script's objects for the models of its optimizers."""
 
 import copy
 import gc

@@ -1,4 +1,4 @@
-"""What a report says about other batch sizes: a line through the peaks of a run."""
+"""Other batch sizes in a report: a line through the peaks of a run."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which of two places in a script comes later."""
+"""The order of two places in a script."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Which entry of the queue starts on which device, and why the others wait."""
+"""The entry of the queue that starts on each device, and the reason why the others wait."""
 
 from harness.device.testing.nvml import FakeGpu, FakeNvml
 from harness.queue.machine import ThisMachine

@@ -37,7 +37,7 @@ class Script:
 
 
 def tracked(rows: list[int], samples: list[int], script: Script | None = None) -> TrackingResult:
-    """What the CPU's tracker finds in a step for each of `rows` and `samples`."""
+    """The blocks that the CPU's tracker finds in a step for each of `rows` and `samples`."""
     follower, script = TensorTracker(nn.Linear(2, 2), run), script or Script()
     follower.begin_window()
     for rows_now, samples_now in zip(rows, samples, strict=True):

@@ -43,7 +43,7 @@ def start_tests(folder: Path, *options: str, **files: str) -> "subprocess.Popen[
 
 
 def run_tests(folder: Path, *options: str, **files: str) -> str:
-    """What it prints to its end."""
+    """Its output up to its end."""
     with start_tests(folder, *options, **files) as process:
         return process.communicate(timeout=PATIENCE_S)[0]
 

@@ -76,7 +76,7 @@ class RunFacts(NamedTuple):
 
 
 class Better(StrEnum):
-    """Which values of a figure are better."""
+    """The direction in which a figure is better."""
 
     LOWER = "lower"
     HIGHER = "higher"

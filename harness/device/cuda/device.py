@@ -53,7 +53,7 @@ class CudaDevice:
         torch.cuda.set_device(self._index)
 
     def activate_in_background(self) -> None:
-        """As `activate`; captures of CUDA graphs do not concern the thread any more."""
+        """Like `activate`, and leave the thread out of captures of CUDA graphs."""
         self.activate()
         relax_captures()
 

@@ -52,7 +52,7 @@ class XpuDevice:
         self._library.set_device(self._index)
 
     def activate_in_background(self) -> None:
-        """As `activate`."""
+        """Like `activate`."""
         self.activate()
 
     def clock(self) -> DeviceClock | None:

@@ -1,4 +1,4 @@
-"""What holds memory behind a script's back: the modules that it imports, and errors that it keeps.
+"""Memory that a script does not hold by its own variables: that of imported modules and of stored exceptions.
 
 Nothing here runs code that a class of the script's may define.
 """

@@ -76,7 +76,8 @@ class _Variable(NamedTuple):
 
 @dataclass(slots=True)
 class _Reachable:
-    """What a search has reached so far: memory, nodes of graphs, and the sum of sizes times depths."""
+    """The memory that a search has reached so far: sizes by storage, nodes of graphs, and the sum of sizes
+    times depths."""
 
     sizes: dict[int, int]
     nodes: list[Any]
