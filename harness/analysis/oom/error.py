@@ -15,8 +15,8 @@ _UNITS = {"bytes": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50
 _SIZE = r"([0-9]+(?:\.[0-9]*)?) (bytes|[KMGTPE])(?:i?B)?"
 # "Invalid buffer size" is Metal's error for a request above its largest buffer; the last two are faiss's.
 _REQUESTED = re.compile(
-    r"(?:(?:[Tt]ried|Unable) to allocate|unable to mmap|Invalid buffer size:|[Ff]ailed to cudaMalloc"
-    rf"|alloc fail type .{{1,200}} size) {_SIZE}"
+    r"(?:(?:[Tt]ried|trying|Unable|[Ff]ailed) to allocate|unable to mmap|Invalid buffer size:"
+    rf"|[Ff]ailed to cudaMalloc|alloc fail type .{{1,200}} size) {_SIZE}"
 )
 # "capacty" is torch 2.1's; the second form is torch 1's.
 _TOTAL = re.compile(rf"total capaci?ty of {_SIZE}")
@@ -35,8 +35,9 @@ _METAL_ALLOWED = re.compile(rf"max allowed: {_SIZE}")
 # Texts of allocators of the host's memory: torch's, numpy's, Python's, C++'s and those of the libraries.
 _HOST = re.compile(
     r"DefaultCPUAllocator|Unable to allocate .+ for an array|\b_?(?:Array)?MemoryError\b"
-    # Thrust's has the GPU's code behind it.
-    r"|std::bad_alloc(?!: (?:cuda|hip)Error)"
+    # Thrust's has the GPU's code or a buffer behind it, RMM's the place in its allocators of the GPU.
+    r"|std::bad_alloc(?!: (?:out_of_memory: )?(?:CUDA|RMM|(?:cuda|hip)Error|temporary_buffer::))"
+    r"|in function '?(?:cv::)?OutOfMemoryError"
     r"|unable to (?:mmap|allocate shared memory)|_OUT_OF_HOST_MEMORY|_HOST_ALLOCATION_FAILED|\[Errno 12\]"
 )
 # Of /dev/shm. posix_fallocate returns its error and leaves errno alone, so that torch prints "Success (0)" or

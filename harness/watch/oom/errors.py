@@ -2,6 +2,7 @@
 
 import errno
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,34 +23,35 @@ _INCOMPLETE = "There was no memory for a part of the report on the out-of-memory
 # Texts of torch's own allocators, of the drivers, of the libraries that allocate on their own, and of C++.
 _TEXTS = (
     "DefaultCPUAllocator: can't allocate memory",
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "CUDA driver error: out of memory",
-    "Triton Error [CUDA]: out of memory",
-    "HIP out of memory",
-    "HIP error: out of memory",
+    # On Windows.
+    "DefaultCPUAllocator: not enough memory",
     "XPU out of memory",
+    # Of Intel's extension, for a request above the largest buffer.
+    "Current platform can NOT allocate memory block",
     "MPS backend out of memory",
     "Invalid buffer size",
     "miopenStatusAllocFailed",
     "std::bad_alloc",
-    # Thrust and CUB ("parallel_for failed: …"), as `cuda_error` in CCCL words it.
-    "cudaErrorMemoryAllocation: out of memory",
-    # NVTE_CHECK_CUDA of Transformer Engine (common/util/logging.h).
-    "CUDA Error: out of memory",
     # The name of the code in HIP, in errors of libraries.
     "hipErrorOutOfMemory",
     # Metal's, of a command buffer: "Insufficient Memory (00000008:kIOGPU…)".
     "kIOGPUCommandBufferCallbackErrorOutOfMemory",
     # The name of the code in CUDA's driver: CUDA_CHECK_THROW of tiny-cuda-nn (its common_host.h).
     "CUDA_ERROR_OUT_OF_MEMORY",
-    # faiss (its gpu/StandardGpuResources.cpp), now and before version 1.7.1.
-    "cudaMalloc error out of memory",
-    "(error 2 out of memory",
+    # DALI's, of the GPU (`CUDABadAlloc` in its include/dali/core/cuda_error.h).
+    "CUDA allocation failed",
 )
 _PATTERNS = (
+    # The words of CUDA and HIP for the code, behind the name of one of them, of a function or of the code:
+    # torch, Triton, NCCL, Thrust, CUB, Transformer Engine, tiny-cuda-nn, CTranslate2, DALI, faiss.
+    re.compile(
+        r"\b(?:cuda|hip)(?:.{0,200}?(?:error|fail)\w*)?[^a-z]{0,20}(?:with error )?\bout of memory\b",
+        re.IGNORECASE,
+    ),
     # cuDNN 9 has names such as CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED.
     re.compile(r"\b(?:CU|HIP)(?:BLAS|DNN|SOLVER|SPARSE|FFT)_(?:\w+_)?ALLOC(?:ATION)?_FAILED\b"),
+    # torch has the words for cuSPARSE's codes (`TORCH_CUDASPARSE_CHECK` in aten/src/ATen/cuda/Exceptions.h).
+    re.compile(r"resource allocation failed when calling `(?:cu|hip)sparse"),
     # Intel's runtime, now and (PI) before oneAPI 2025.
     re.compile(r"\b(?:UR_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY\b"),
     # `gpuAssert` in triton/backends/amd/driver.c, for a long time with a misspelled "Messsage".
@@ -58,13 +60,19 @@ _PATTERNS = (
     re.compile(r"\ACaught \w*MemoryError in "),
     # ENOMEM of mmap (aten/src/ATen/MapAllocator.cpp).
     re.compile(r"unable to mmap.{1,400}: Cannot allocate memory \(12\)", re.DOTALL),
-    # NCCL names the code from 2.19 on.
-    re.compile(r"Cuda failure (?:2 )?'out of memory'"),
     # spconv, and mmdetection3d's copy of it (tensorview.h): the number of cudaErrorMemoryAllocation.
     re.compile(r"\bcuda (?:execution )?failed with error 2\b"),
     # NCCL's last error after a failed cudaMalloc (`ncclCudaCalloc` in its src/include/alloc.h); it says the
     # same on a GPU that has failed before in any way.
     re.compile(r"Failed to CUDA calloc (?:async )?\d+ bytes"),
+    # XLA's status is also that of gRPC for a message that is too large.
+    re.compile(
+        r"\bRESOURCE_EXHAUSTED\b.{0,400}?(?:out of memory|to (?:allocate|reserve))", re.IGNORECASE | re.DOTALL
+    ),
+    # ONNX Runtime (onnxruntime/core/framework/bfc_arena.cc).
+    re.compile(r"Failed to allocate memory for requested buffer of size \d+"),
+    # OpenCV (modules/core/src/alloc.cpp).
+    re.compile(r"in function '?(?:cv::)?OutOfMemoryError\b"),
     # Raised while the message of an out-of-memory error is put together, where NVML lists no processes (MIG,
     # containers): `reportProcessMemoryInfo` in c10/cuda/CUDACachingAllocator.cpp, called for nothing else.
     re.compile(
@@ -72,14 +80,17 @@ _PATTERNS = (
     ),
 )
 
-# cuDNN's plans swallow the error of a workspace that did not fit, the handle of a library cannot be made on a
-# full card, and Intel's runtime is out of resources also where a kernel needs more than the device has of
-# registers or local memory: all say the same when something else is wrong.
+# cuDNN's plans swallow the error of a workspace that did not fit, the handle of a library or a plan of cuFFT
+# cannot be made on a full card, and cuSPARSE and Intel's runtime are out of resources also where a kernel
+# needs more than there is of registers, local memory or buffers: all say the same when something else is
+# wrong.
 _AMBIGUOUS = re.compile(
     r"\b(?:GET|FIND) was unable to find an engine to execute this computation"
     r"|Unable to find a valid cuDNN algorithm"
     r"|No valid execution plans built"  # cuDNN's frontend, of attention.
     r"|\b(?:CU|HIP)(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_NOT_INITIALIZED\b"
+    r"|(?:insufficient resources|library not initialized) when calling `(?:cu|hip)sparse"
+    r"|\bCUFFT_INTERNAL_ERROR\b"
     r"|\b(?:UR_RESULT|PI)_ERROR_OUT_OF_RESOURCES\b"
 )
 
@@ -89,6 +100,10 @@ _NO_MEMORY_OF_SYSTEM = f"[Errno {errno.ENOMEM}]"
 _RAISE = opmap["RAISE_VARARGS"]
 # The modules of `exit`, and of what stands in for `sys.exit`.
 _EXIT_MODULES = ("_sitebuiltins", "stepscope.process")
+
+# Packages whose errors of their own classes, other than RuntimeError, may quote those of other processes; the
+# errors of all other packages are read as RuntimeError is.
+_QUOTING_PACKAGES = sys.stdlib_module_names | {"torch", "__main__"}
 
 # cudaErrorMemoryAllocation, as `torch.AcceleratorError.error_code` (torch 2.8 and newer).
 _OUT_OF_MEMORY_CODE = 2
@@ -148,9 +163,9 @@ def _is_of_memory(error: BaseException) -> bool:
     """Return whether `error` itself means that memory ran out.
 
     torch raises `OutOfMemoryError` on the GPU, `AcceleratorError` when a CUDA call fails (torch 2.8 and
-    newer), and a plain RuntimeError from the CPU allocator and from libraries; Python itself raises
-    MemoryError, and an OSError where the system refuses a process or a mapping. A loader worker that runs out
-    of memory re-raises one of these with its text.
+    newer), and a plain RuntimeError from the CPU allocator and from libraries, some of which have a class of
+    their own, as OpenCV; Python itself raises MemoryError, and an OSError where the system refuses a process
+    or a mapping. A loader worker that runs out of memory re-raises one of these with its text.
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
@@ -158,12 +173,18 @@ def _is_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM or _NO_MEMORY_OF_SYSTEM in text_of(error)
-    if not isinstance(error, RuntimeError):
+    if not isinstance(error, RuntimeError) and not _is_of_library(error):
         return False
     text = text_of(error)
     if is_of_shared_memory(text) or any(part in text for part in _TEXTS):
         return True
     return any(pattern.search(text) for pattern in _PATTERNS)
+
+
+def _is_of_library(error: BaseException) -> bool:
+    """Return whether the class of `error` is a library's own."""
+    package = type(error).__module__.partition(".")[0]
+    return isinstance(error, Exception) and package not in _QUOTING_PACKAGES
 
 
 def is_ambiguous(error: BaseException) -> bool:

@@ -1,0 +1,104 @@
+"""Test which errors, as they were published, are of memory, and what is read from their texts."""
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.analysis.oom.error import is_of_host, read_error
+from harness.watch.oom.errors import is_ambiguous, is_out_of_memory
+
+MATERIAL = Path(__file__).parents[1] / "material" / "memory_errors.json"
+CLASSES: dict[str, type[BaseException]] = {
+    "RuntimeError": RuntimeError,
+    "MemoryError": MemoryError,
+    "torch.OutOfMemoryError": torch.OutOfMemoryError,
+}
+
+
+def rows() -> list[dict[str, Any]]:
+    result: list[dict[str, Any]] = json.loads(MATERIAL.read_text(encoding="utf-8"))
+    return result
+
+
+def an_error(row: dict[str, Any]) -> BaseException:
+    """The error of a row; a library's class is made, so that the library need not be installed."""
+    name, text = row["class"], row["text"]
+    if name == "OSError":
+        return OSError(errno.ENOMEM, "Cannot allocate memory")
+    if name in CLASSES:
+        return CLASSES[name](text)
+    return an_error_of_library(name, text)
+
+
+def an_error_of_library(name: str, text: str) -> Exception:
+    module, _, own_name = name.rpartition(".")
+    error: Exception = type(own_name, (Exception,), {"__module__": module})(text)
+    return error
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row["source"])
+def test_a_published_error_is_of_memory_or_not(row: dict[str, Any]) -> None:
+    assert is_out_of_memory(an_error(row)) == row["is_of_memory"]
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row["source"])
+def test_its_sizes_and_whose_memory_it_is_are_read(row: dict[str, Any]) -> None:
+    if row["is_of_memory"]:
+        numbers = read_error(row["text"])
+        assert numbers.requested_bytes == row["requested_bytes"]
+        assert numbers.total_bytes == row["total_bytes"]
+        assert numbers.free_bytes == row["free_bytes"]
+        assert is_of_host(row["text"]) == row["is_of_host"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # The words of torch's TORCH_CUDASPARSE_CHECK, on CUDA and, made by hipify, on ROCm.
+        "CUDA error: resource allocation failed when calling `cusparseCreate(handle)`",
+        "CUDA error: resource allocation failed when calling `hipsparseCreate(handle)`",
+        # RCCL's words for what NCCL calls a "Cuda failure".
+        "Last error:\nHIP failure: 'out of memory'",
+        "CUDA runtime API error cudaErrorMemoryAllocation (2):\nout of memory",
+    ],
+)
+def test_the_words_of_a_librarys_code_are_those_of_memory(text: str) -> None:
+    assert is_out_of_memory(RuntimeError(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: insufficient resources when calling `cusparseSpGEMM_workEstimation( handle, opA, opB",
+        "CUDA error: library not initialized when calling `cusparseCreate(handle)`",
+        "cuFFT error: CUFFT_INTERNAL_ERROR",
+    ],
+)
+def test_a_code_for_more_than_memory_is_left_to_the_counters(text: str) -> None:
+    assert is_ambiguous(RuntimeError(text))
+    assert not is_out_of_memory(RuntimeError(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RESOURCE_EXHAUSTED: Received message larger than max (5242880 vs. 4194304)",
+        "The CUDA graph failed to be captured; a smaller batch does not run out of memory.",
+        "CUDA error: device-side assert triggered",
+    ],
+)
+def test_words_about_memory_alone_are_no_error_of_memory(text: str) -> None:
+    assert not is_out_of_memory(RuntimeError(text))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["torch.multiprocessing.spawn.ProcessRaisedException", "__main__.Stop", "concurrent.futures.process.X"],
+)
+def test_an_error_that_may_quote_another_process_is_none_of_this_one(name: str) -> None:
+    assert not is_out_of_memory(an_error_of_library(name, "CUDA out of memory. Tried to allocate 2.00 GiB."))
+    assert is_out_of_memory(an_error_of_library("numba.cuda.X", "CUDA_ERROR_OUT_OF_MEMORY"))
