@@ -17,6 +17,8 @@ _TYPE_WORDS = re.compile(
     r"|\bcudnn\w*(?:_t|struct)\b"
     r"|\bcublas\w*(?:params|tensor)\w*"
 )
+# Before the function's own name, in kernels written in CUTLASS's Python.
+_DSL_PREFIX = "kernel_cutlass_"
 # Functions that only call one of their template arguments.
 _LAUNCHERS = re.compile(r"(?:^|::)(?:kernel\d*|device_kernel|kernel_entry|kentry|cuda_kernel|run_kernel)$")
 
@@ -39,6 +41,7 @@ def parse_kernel_name(name: str) -> KernelName:
     """Parse a kernel's name, which may be truncated; a name that is not a declaration is the function's
     name."""
     text = name.lower().replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
+    text = text.replace(_DSL_PREFIX, "")
     text = _RETURN_TYPE.sub("", text)
     while (shorter := _PARENTHESES.sub("", text)) != text:
         text = shorter

@@ -18,7 +18,7 @@ _EMBEDDING = re.compile(
     r"|sum_and_scatter"
 )
 _LOSS = re.compile(
-    r"loss|cross_?entropy|classnll|(?:^|_)kl_?div|(?:^|::)mse_|(?:^|_)bce_|smooth_l1|(?:^|_|::)huber"
+    r"loss|cross_?entropy|xentropy|classnll|(?:^|_)kl_?div|(?:^|::)mse_|(?:^|_)bce_|smooth_l1|(?:^|_|::)huber"
 )
 _ATTENTION = re.compile(
     # Deformable attention has kernels named as those of deformable convolution.
@@ -29,7 +29,8 @@ _ATTENTION = re.compile(
     r"|sage_(?:fwd|quant)|bwd_kernel_d[kq]|^_?bwd_(?:preprocess|kernel_fuse)"
 )
 _CONVOLUTION = re.compile(
-    r"conv(?!ert)|cudnn|wgrad|dgrad|fprop|bprop|winograd|implicit_gemm|igemm_|fft2d|flip_filter"
+    # MIOpen has "MIOpenConvUni" and "MIOpenCvBwdWrW".
+    r"conv(?!ert)|miopencv|cudnn|wgrad|dgrad|fprop|bprop|winograd|implicit_gemm|igemm_|fft2d|flip_filter"
     # Composable Kernel's backward passes, as batched products.
     r"|(?:xdl(?:ops)?|wmma)_bwd_(?:weight|data)"
     r"|(?:im|vol)(?:\dd)?2col|(?:col|vol)2(?:im|vol)|compute\w*offsets|depthwise"
@@ -42,7 +43,9 @@ _MATMUL = re.compile(
 )
 _COPY = re.compile(
     r"memcpy|memset|copy_kernel|copy_device|catarray|fillfunctor|(?<!masked_)fill_kernel|index_elementwise"
-    r"|copy_out|reshape_and_cache|rocclr_(?:copy|fill)|(?:^|_|::)(?:cat|roll)_cuda|subtensoropwith(?:sub|cast)tensor"
+    r"|copy_out|copy_async|(?:reshape_and_|store_kv_?)cache|rocclr_(?:copy|fill)|copyscalarfunc|castscalarfunc"
+    # Transformer Engine's, of weights and activations.
+    r"|transformer_engine::\S*(?<!cast_)transpose|(?:^|_|::)(?:cat|roll)_cuda|subtensoropwith(?:sub|cast)tensor"
     # The accumulating half of index_put and index_add.
     r"|gather_elementwise|indexing_backward|indexfunc(?:small|large)index"
     r"|(?:reflection|replication|constant)_pad|converttensor|copytensor|(?:clone|copy|copies|copyslices|cat|stack)backward"
@@ -63,7 +66,7 @@ _IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
     (
         OperatorKind.OPTIMIZER,
         re.compile(
-            r"optimizer|amp_update_scale|(?:^|_)fused_?(?:adam|sgd|lamb|adagrad)|_foreach_|multi_tensor|adam_|adamw"
+            r"optimizer|amp_update_scale|(?:^|_)fused_?(?:adam|sgd|lamb|adagrad)|_foreach_|multi_?tensor|adam_|adamw"
         ),
     ),
     # The elementwise part of a recurrent cell, and the rotation of queries and keys.
@@ -84,7 +87,8 @@ _IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
         OperatorKind.LAYOUT,
         re.compile(
             r"(?:nc?d?hwc?|chw)\w{0,16}to\w{0,16}(?:nc?d?hw|hwc)|nhwcaddpadding|nhwc_padding|tensortransform"
-            r"|(?:^|::|generic|(?<!conv)(?<!convolution)_)transpose(?:_|kernel|$)"
+            r"|^(?!\S*(?:cast_transpose|transformer_engine::))"
+            r"\S*(?:^|::|generic|(?<!conv)(?<!convolution)_)transpose(?:_|kernel|$)"
         ),
     ),
     (OperatorKind.NORMALIZATION, _NORMALIZATION),
@@ -100,19 +104,33 @@ _IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
     (
         OperatorKind.ELEMENTWISE,
         re.compile(
-            r"elementwise|pointwise|softmax|relu|gelu|silu|swish|mish|tanh|sigmoid|dropout|threshold|reduce_kernel"
-            r"|generic_tensor|tensor_kernel_scan|cub::(?:device|agent)?(?:segmented)?(?:reduce|scan)|triu_tril|lpnorm"
+            r"elementwise|pointwise|softmax|relu|gelu|silu|swish|mish|tanh|sigmoid|dropout|threshold|reduce_?kernel"
+            r"|generic_tensor|tensor_kernel_scan|cub::\S*(?:device|agent)(?:segmented)?(?:reduce|scan)|lookback_scan"
+            r"|(?:^|::)transform_kernel"
+            r"|triu_tril|lpnorm"
+            # Types of 8 and 4 bits: Transformer Engine, fbgemm, vLLM, TensorRT-LLM, bitsandbytes.
+            r"|quantize|_quant_|_fp8_|fp8rowwise|cast_transpose"
+            # nvFuser, and XLA.
+            r"|nvfuser|(?:^|_)fusion(?:_\d+)?$"
             r"|masked_scale|(?:add|op)_tensor_kernel|activation_[fb]w"
             # MIOpen's.
             r"|subtensorop|(?:^|::)op(?:\dd)?tensor|miopen(?:active|neuron)"
-            r"|act_and_mul|swiglu|upsample|masked_fill|distribution|compiledfxgraph"
+            r"|act_and_mul|swiglu|upsample|grid_?sampler|masked_fill|distribution|compiledfxgraph"
             r"|(?:add|sub|mul|div|sum|mean|pow|exp|log|sqrt|neg|where|abs|norm|var|std|clamp\w*)backward\d*$"
         ),
     ),
 )
 # The kinds that a launcher's template argument can have.
 _LAUNCHED = (OperatorKind.ATTENTION, OperatorKind.CONVOLUTION, OperatorKind.MATMUL)
-_ELEMENTWISE_LAUNCHER = re.compile(r"(?<!index_)(?<!gather_)elementwise_kernel")
+# The second is torch's on Intel's GPUs.
+_ELEMENTWISE_LAUNCHER = re.compile(r"(?<!index_)(?<!gather_)elementwise_kernel|xpu::\w*elementwise\w*kernel")
+# Thrust, CUB's loop and rocPRIM name what they do in their template arguments.
+_ALGORITHM_LAUNCHER = re.compile(r"(?:::_kernel_agent|for_each::static_kernel|::trampoline_kernel)$")
+_ALGORITHMS = (
+    (OperatorKind.OTHER, re.compile(r"sort|unique|partition|select(?!or)")),
+    (OperatorKind.COPY, re.compile(r"fill|copy|gather|scatter")),
+    (OperatorKind.ELEMENTWISE, re.compile(r"transform|reduce|scan|tabulate")),
+)
 
 # Kernels of torch.compile: poi (pointwise), red and per (reductions), tem (a template).
 _COMPILED = re.compile(r"^triton_(?:(?P<form>[a-z]{3})_)?fused_(?P<operators>.*)$")
@@ -176,12 +194,23 @@ def _kernel(low: str) -> OperatorKind:
     parsed = parse_kernel_name(low)
     function, template = parsed.function, parsed.template
     if _ELEMENTWISE_LAUNCHER.search(function):
-        kind = _first(template, ((OperatorKind.COPY, _COPY), (OperatorKind.LOSS, _LOSS)))
+        kind = _first(
+            template,
+            (
+                (OperatorKind.NORMALIZATION, _NORMALIZATION),
+                (OperatorKind.COPY, _COPY),
+                (OperatorKind.LOSS, _LOSS),
+            ),
+        )
         return OperatorKind.ELEMENTWISE if kind is OperatorKind.OTHER else kind
+    if _ALGORITHM_LAUNCHER.search(function):
+        return _first(template, _ALGORITHMS)
     if parsed.is_launcher:
         patterns = [entry for entry in _IN_ORDER if entry[0] in _LAUNCHED]
         return _first(f"{function} {template}", patterns)
-    return _first(function, _IN_ORDER)
+    kind = _first(function, _IN_ORDER)
+    # cuBLAS has kernels that only its types identify, as that of an epilogue.
+    return OperatorKind.MATMUL if kind is OperatorKind.OTHER and "cublas" in low else kind
 
 
 def _compiled(form: str, operators: str) -> OperatorKind:
