@@ -49,7 +49,10 @@ def traced_blocks(snapshot: Mapping[str, Any], device: int, since_us: int = 0) -
 
 
 def check(snapshot: object) -> Mapping[str, Any]:
-    """Return `snapshot` if it has the outline of a snapshot; else raise SnapshotFormatError."""
+    """Return `snapshot` if it has the outline of a snapshot; else raise SnapshotFormatError. The list that
+    `torch.cuda.memory_snapshot` returns has the segments alone."""
+    if isinstance(snapshot, list) and snapshot:
+        snapshot = {"segments": snapshot}
     if not isinstance(snapshot, dict):
         raise SnapshotFormatError("This is no memory snapshot of PyTorch: it is no dict.")
     for segment in _items(snapshot, "segments"):
@@ -123,13 +126,19 @@ def _alive(snapshot: Mapping[str, Any], device: int, stacks: "_Stacks") -> Itera
         for block in segment["blocks"]:
             size = number(block["size"])
             if block["state"] == _ALLOCATED:
-                yield _new_block(
-                    number(block.get("address", address)), size, stacks.of(block.get("frames", ()))
-                )
+                yield _new_block(number(block.get("address", address)), size, stacks.of(_entries(block)))
             address += size
             count += 1
             if count > _MOST:
                 raise SnapshotFormatError(f"This snapshot has more than {_MOST:,} blocks; it is not read.")
+
+
+def _entries(block: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    """Return the stack of a block; before torch 2.1 it is that of the newest entry of the block's history."""
+    history = block.get("history")
+    owner = block if "frames" in block or not history else history[0]
+    frames: Iterable[Mapping[str, Any]] = owner.get("frames", ())
+    return frames
 
 
 def _new_block(address: int, size_bytes: int, stack: Frames) -> TracedBlock:

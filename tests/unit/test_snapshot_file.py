@@ -154,6 +154,26 @@ def test_foreign_and_damaged_files_are_refused_in_words(data: bytes, tmp_path: P
     assert "Error" not in str(refusal.value)
 
 
+def test_the_segments_alone_are_read(tmp_path: Path) -> None:
+    """As `pickle.dump(torch.cuda.memory_snapshot(), file)` writes them."""
+    (tmp_path / "s.pickle").write_bytes(pickle.dumps(a_snapshot()["segments"], protocol=4))
+    message, rows = summarize(tmp_path / "s.pickle")
+    assert (message.allocated_bytes, message.end_allocated_bytes) == (1 << 20, 1 << 20)
+    assert [(row.site, row.held_bytes) for row in rows] == [("project/net.py:40 forward", 1 << 20)]
+
+
+def test_a_stack_is_read_from_the_history_of_a_block(tmp_path: Path) -> None:
+    """Before torch 2.1 (`_block_extra_legacy` in torch/cuda/_memory_viz.py)."""
+    snapshot = a_snapshot(events=0)
+    for segment in snapshot["segments"]:
+        for block in segment["blocks"]:
+            frames = block.pop("frames")
+            block["history"] = [{"addr": 0, "real_size": block["size"], "frames": frames}]
+    (tmp_path / "s.pickle").write_bytes(pickle.dumps(snapshot | {"device_traces": []}, protocol=4))
+    _, rows = summarize(tmp_path / "s.pickle")
+    assert [row.site for row in rows] == ["project/net.py:40 forward"]
+
+
 def test_a_device_beyond_the_traces_has_none(tmp_path: Path) -> None:
     (tmp_path / "s.pickle").write_bytes(
         pickle.dumps({"segments": [_SEGMENT | {"device": 5}], "device_traces": [[]]}, protocol=4)
