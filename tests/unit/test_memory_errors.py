@@ -46,7 +46,7 @@ def test_a_published_error_is_of_memory_or_not(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row["source"])
-def test_its_sizes_and_whose_memory_it_is_are_read(row: dict[str, Any]) -> None:
+def test_its_sizes_and_the_kind_of_its_memory_are_read(row: dict[str, Any]) -> None:
     if row["is_of_memory"]:
         numbers = read_error(row["text"])
         assert numbers.requested_bytes == row["requested_bytes"]
@@ -102,3 +102,8 @@ def test_words_about_memory_alone_are_no_error_of_memory(text: str) -> None:
 def test_an_error_that_may_quote_another_process_is_none_of_this_one(name: str) -> None:
     assert not is_out_of_memory(an_error_of_library(name, "CUDA out of memory. Tried to allocate 2.00 GiB."))
     assert is_out_of_memory(an_error_of_library("numba.cuda.X", "CUDA_ERROR_OUT_OF_MEMORY"))
+
+
+def test_an_error_of_a_class_without_a_module_is_read() -> None:
+    error: Exception = type("LostError", (Exception,), {"__module__": None})("CUDA_ERROR_OUT_OF_MEMORY")
+    assert is_out_of_memory(error)

@@ -183,7 +183,7 @@ def _is_of_memory(error: BaseException) -> bool:
 
 def _is_of_library(error: BaseException) -> bool:
     """Return whether the class of `error` is a library's own."""
-    package = type(error).__module__.partition(".")[0]
+    package = str(type(error).__module__).partition(".")[0]
     return isinstance(error, Exception) and package not in _QUOTING_PACKAGES
 
 
