@@ -129,8 +129,7 @@ class SummaryWriter:
         """Do nothing: values are in the log within a second."""
 
     def close(self) -> None:
-        """End writing. The run goes on. Idempotent."""
-        self._remarks = None
+        """Do nothing: the run goes on, and, as for TensorBoard, numbers can be added after it."""
 
     def __enter__(self) -> Self:
         return self

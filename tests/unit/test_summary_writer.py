@@ -36,6 +36,15 @@ def test_a_summary_writer_writes_into_the_run(training: SmallTraining, tmp_path:
     assert scalar(tmp_path, "plain") == [(8, 2.0)]
 
 
+def test_after_close_numbers_are_recorded_as_by_tensorboard(training: SmallTraining, tmp_path: Path) -> None:
+    with watch(training, tmp_path):
+        writer = stepscope.SummaryWriter()
+        for epoch in range(3):
+            writer.add_scalar("accuracy", epoch / 4, epoch)
+            writer.close()
+    assert scalar(tmp_path, "accuracy") == [(0, 0.0), (1, 0.25), (2, 0.5)]
+
+
 def test_a_summary_writer_without_a_run_says_what_to_do() -> None:
     with pytest.raises(RuntimeError, match=r"no run to write to; call stepscope\.watch"):
         stepscope.SummaryWriter()
