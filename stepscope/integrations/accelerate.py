@@ -26,6 +26,10 @@ class StepscopeTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has 
         """The writer of scalars; None before the first log."""
         return self._writer
 
+    def start(self) -> None:
+        """Begin a further training: its logs go into the run that this process then has."""
+        self._writer = self._metrics = None
+
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         """Do nothing: the run has the script's arguments."""
 
@@ -39,6 +43,4 @@ class StepscopeTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has 
 
     def finish(self) -> None:
         """End writing; the run goes on."""
-        if self._writer is not None:
-            self._writer.close()
-            self._metrics = None
+        self._metrics = None

@@ -138,6 +138,21 @@ def test_an_accelerate_loop_has_its_steps_and_its_logs_are_scalars(tmp_path: Pat
         assert log.script.scalar_names() == ["train_loss"]
 
 
+def test_trackers_that_are_initialized_again_log_into_the_run_of_that_training(tmp_path: Path) -> None:
+    from accelerate import Accelerator
+
+    from stepscope.integrations import accelerate
+
+    accelerator = Accelerator(cpu=True, log_with=accelerate.StepscopeTracker())
+    for name in ("first", "second"):
+        with watch(SmallTraining(), tmp_path / name):
+            for step, project in enumerate(("warm-up", "main")):
+                accelerator.init_trackers(project)
+                accelerator.log({"train_loss": 0.5}, step=step)
+                accelerator.end_training()
+        assert scalar(tmp_path / name, "train_loss") == [(0, 0.5), (1, 0.5)]
+
+
 def test_a_tracker_without_a_run_says_what_to_do() -> None:
     from stepscope.integrations import accelerate
 
