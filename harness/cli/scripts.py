@@ -65,8 +65,10 @@ def run(command: ScriptCommand) -> int:
     """Run the script under watch and return the exit code of the process, or ENDS_BY_SIGINT. Raises
     SystemExit for options that do not exist."""
     arguments = _parse(command.options)
-    # Ctrl-C is the script's, as everything else of this process.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Ctrl-C is the script's, as everything else of this process; where it is ignored, as for a command in the
+    # background of a shell script, it stays ignored.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.unraisablehook = sys.__unraisablehook__
     leave_streams_closed()
     try:

@@ -1,6 +1,7 @@
 """A person's own script under watch, in a process of its own."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -97,6 +98,16 @@ finally:
     watched = done(*words(tmp_path, a_script(tmp_path, text)))
     assert (watched.code, watched.stdout) == (-signal.SIGINT, "saved\nat exit\n")
     assert recorded(the_run(tmp_path)).run.state == RunState.STOPPED
+
+
+def test_an_interrupt_that_python_would_ignore_stays_ignored(tmp_path: Path) -> None:
+    """As where a shell script starts the command in the background."""
+    script = a_script(tmp_path, "train(3)\nos.kill(os.getpid(), 2)\ntrain(3)\nprint('trained')\n")
+    shell = f"trap '' INT; {shlex.join((sys.executable, *words(tmp_path, script)))}"
+    process = subprocess.run(("sh", "-c", shell), capture_output=True, text=True, timeout=120, check=False)
+    watched = Done(process.returncode, process.stdout, process.stderr)
+    assert (watched.code, watched.stdout) == (0, "trained\n")
+    assert len(recorded(the_run(tmp_path)).steps) == 6
 
 
 @pytest.mark.slow
