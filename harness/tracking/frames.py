@@ -15,7 +15,7 @@ import harness
 MOST_FRAMES = 12
 # The most frames that are read: models nest, and each module of torch adds three.
 _DEEPEST = 80
-_TRACKING = ("harness/tracking/", "harness/watch/", "harness/attach/")
+_TRACKING = ("harness/tracking/", "harness/watch/", "harness/attach/", "stepscope/")
 # An installation for development is on no path that `sys.path` lists.
 _ROOT = str(Path(harness.__file__).parents[1])
 _WATCH = "harness/tracking/storages.py"
@@ -83,7 +83,7 @@ def is_installed(path: str) -> bool:
 
 
 def is_own(file: str) -> bool:
-    """Return whether a shortened path is that of the tracking code."""
+    """Return whether a shortened path is that of the tracking code, or of what a script calls of it."""
     return file.startswith(_TRACKING)
 
 

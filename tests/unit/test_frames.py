@@ -34,3 +34,12 @@ def test_libraries_other_languages_and_what_torch_compile_writes_are_no_persons_
 )
 def test_python_is(file: str) -> None:
     assert not is_library(file)
+
+
+def test_a_stack_has_no_frames_of_what_passes_batches_on_to_the_script() -> None:
+    stack = [StackFrame("torch/utils/data/dataloader.py", 7, "__next__")]
+    stack += [
+        StackFrame("harness/attach/remarks.py", 9, "_timed"),
+        StackFrame("stepscope/run.py", 8, "_until"),
+    ]
+    assert site(reduce_stack([*stack, STEP])) == STEP.text
