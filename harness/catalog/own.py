@@ -4,6 +4,7 @@ The file is imported by the training process and by the prediction, never by the
 """
 
 import hashlib
+import os
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +32,10 @@ class OwnObject(NamedTuple):
         """Its name without the folders."""
         return f"{self.file.name}:{self.attribute}"
 
+    def absolute(self) -> "OwnObject":
+        """Return it with its absolute path, which has no `..`: one file has one name."""
+        return self._replace(file=Path(os.path.abspath(self.file.expanduser())))
+
 
 def parse_own(key: str) -> OwnObject | None:
     """Return the object that `key` names; None when it is no "file.py:attribute"."""
@@ -57,11 +62,11 @@ def absolute_key(setting: str, key: str) -> str:
     own = parse_own(key)
     if own is None:
         return key
-    file = own.file.expanduser().absolute()
-    if not file.is_file():
+    absolute = own.absolute()
+    if not absolute.file.is_file():
         place = "" if own.file.is_absolute() else f" in {Path.cwd()}"
         raise SettingError(setting, f"There is no file {str(own.file)!r}{place}; check --{setting}.")
-    return own._replace(file=file).key
+    return absolute.key
 
 
 def own_model(key: str) -> ModelSpec | None:

@@ -40,7 +40,7 @@ def list_models(arguments: Namespace, shell: Shell) -> int:
         return 0
     if arguments.remove is not None:
         own = parse_own(arguments.remove)
-        key = arguments.remove if own is None else own._replace(file=own.file.expanduser().absolute()).key
+        key = arguments.remove if own is None else own.absolute().key
         remove_own_model(home, key)
         shell.print_line(f"The dashboard offers {key} no longer.")
         return 0

@@ -33,10 +33,14 @@ def test_a_model_is_registered_listed_and_removed(
     assert read_own_models(a_home()) == []
 
 
-def test_the_same_model_again_replaces_its_dataset() -> None:
+@pytest.mark.parametrize("path", ["own_model.py", "../scripts/own_model.py"])
+def test_the_same_model_again_replaces_its_dataset(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(SCRIPTS)
     assert main(["models", "--add", MODEL, "--data", DATA]) == 0
-    assert main(["models", "--add", MODEL, "--data", "digits"]) == 0
+    assert main(["models", "--add", f"{path}:build", "--data", "digits"]) == 0
     assert read_own_models(a_home()) == [OwnEntry(MODEL, "digits")]
+    assert main(["models", "--remove", f"{path}:build"]) == 0
+    assert read_own_models(a_home()) == []
 
 
 @pytest.mark.parametrize(
