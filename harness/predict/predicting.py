@@ -80,8 +80,10 @@ def _failure(settings: Settings, error: Exception) -> str:
     kind = f"{type(error).__name__}: "
     if is_own(settings.model):
         message = clip(" ".join(str(error).split()), _MOST_LETTERS) or "no message"
-        name = model_and_size(settings.model, settings.preset)
-        return f"The memory of {name} cannot be predicted: without data, its code raises {kind}{message}"
+        start = f"The memory of {model_and_size(settings.model, settings.preset)} cannot be predicted: "
+        if "Uninitialized" in message:  # torch.nn.parameter.UninitializedParameter or UninitializedBuffer.
+            return f"{start}torch has no lazy modules without data; give the sizes, as in nn.Linear(4, 16)."
+        return f"{start}without data, its code raises {kind}{message}"
     first = (str(error).strip() or "no message").splitlines()[0]
     if isinstance(error, RuntimeError):  # It is a sentence by itself.
         kind = ""

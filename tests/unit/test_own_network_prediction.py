@@ -160,6 +160,19 @@ def test_an_error_of_a_persons_code_is_named_with_its_kind_and_whole_message(
     )
 
 
+def test_of_a_lazy_module_it_is_said_that_its_size_is_needed(tmp_path: Path) -> None:
+    code = """
+def build(settings):
+    model = nn.Sequential(nn.LazyLinear(20))
+    model(torch.zeros(2, 16))
+    return model, nn.CrossEntropyLoss()
+"""
+    assert predict(_question(tmp_path, code), None) == Impossible(
+        "The memory of network.py:build cannot be predicted: torch has no lazy modules without data; give "
+        "the sizes, as in nn.Linear(4, 16)."
+    )
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_frozen_weights_have_no_gradient_in_any_layout(tmp_path: Path, channels_last: bool) -> None:
     code = (
