@@ -58,7 +58,7 @@ def watch(
         return Run(None, None)
     with _TRANSITION:
         if Run._newest is not None:
-            Run._newest._end_abandoned(Run._newest._interrupt or NextWatch())
+            Run._newest._end_abandoned(Run._newest._last_interrupt() or NextWatch())
         if (attachment := active()) is not None:
             attachment.warn_of_unused(name, checked_home(home))
             _begin(attachment, models, optimizers)
@@ -188,11 +188,12 @@ class Run:
 
     def close(self, error: BaseException | None = None) -> None:
         """End the run, by `error` if there was one, and leave torch as it was. Without `error` it is the one
-        that a `finally` passes on, if `close` is called there. Idempotent; under `stepscope run` the run ends
-        with the script. Raises ValueError where `error` is no exception."""
+        that a `finally` passes on, if `close` is called there, or the interrupt of the last cell that
+        trained. Idempotent; under `stepscope run` the run ends with the script. Raises ValueError where
+        `error` is no exception."""
         if error is not None and not isinstance(error, BaseException):
             raise ValueError(f"The error cannot be {error!r}; give the exception that ended it, or none.")
-        self._end(error or error_passed_on())
+        self._end(error or error_passed_on() or self._last_interrupt())
 
     def _end(self, error: BaseException | None) -> None:
         if os.getpid() != self._pid:
@@ -235,7 +236,12 @@ class Run:
 
     def _end_abandoned(self, error: BaseException | None) -> None:
         """End the run, which the script has not closed, by `error` or by what interrupted its last cell."""
-        self._end(error or self._interrupt)
+        self._end(error or self._last_interrupt())
+
+    def _last_interrupt(self) -> BaseException | None:
+        """Return what interrupted the last cell that trained; None where the cell under way goes on."""
+        goes_on = self._remarks is not None and self._remarks.position != self._position
+        return None if goes_on else self._interrupt
 
     def _cell_ended(self, error: BaseException | None) -> bool:
         """A cell of a notebook has ended, by `error` if there was one: a stop ends the run, which would wait

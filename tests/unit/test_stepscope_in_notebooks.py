@@ -120,6 +120,30 @@ def test_an_interrupted_cell_can_be_continued_and_else_the_run_is_stopped(
     assert not first.is_stopped
 
 
+@pytest.mark.parametrize(
+    ("goes_on", "state"), [(False, RunState.STOPPED), (True, RunState.FINISHED)], ids=["left", "continued"]
+)
+@pytest.mark.parametrize("ends_by", ["close", "watch"])
+def test_a_cell_that_ends_an_interrupted_run_is_its_end_if_it_trains_on(
+    training: SmallTraining,
+    tmp_path: Path,
+    notebook: FakeNotebook,
+    *,
+    ends_by: str,
+    goes_on: bool,
+    state: RunState,
+) -> None:
+    run = watch(training, tmp_path / "first")
+    training.train(run.steps(training.loader))
+    notebook.end_cell(KeyboardInterrupt())
+    if goes_on:
+        training.train(run.steps(training.loader))
+    if ends_by == "close":
+        run.close()
+    with watch(training, tmp_path / "again"), log_of(tmp_path / "first") as log:
+        assert log.run().state == state
+
+
 def test_a_cell_that_fails_ends_the_run_that_it_trained_and_a_later_loop_says_so(
     training: SmallTraining, tmp_path: Path, notebook: FakeNotebook, capsys: pytest.CaptureFixture[str]
 ) -> None:
