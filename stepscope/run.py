@@ -338,6 +338,7 @@ class _Steps(Generic[Batch]):
         try:
             for batch in batches:
                 yield batch
+                del batch  # A loop that releases its batch has it released before the next one is loaded.
                 if remarks.is_open and remarks.observation.has_ended:  # As `is_stopped`, without a call.
                     return
         finally:

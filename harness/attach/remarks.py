@@ -307,6 +307,7 @@ class Remarks:
             observation.is_loading = False
             run(arrived, batch)
             yield batch
+            del batch  # Released before the next one is loaded, if the loop releases it.
 
     def _put_note(self, text: str) -> None:
         context, step = self._context, self.observation.under_way.number
