@@ -76,6 +76,9 @@ class LogKeeper:
         self._checks_without_files = 0
         self._check_due_s = 0.0
         self._renewals = 0
+        # Of the last attempts at a new log; empty: they succeeded. A message for each would fill the script's
+        # stderr.
+        self._renewal_failure = ""
         self._outbox = outbox
         self._unclear = 0
         self._since_unix_ns = 0
@@ -172,6 +175,7 @@ class LogKeeper:
         if self._outbox.failures:
             _LOGGER.warning("The log is written again.")
         self._outbox.failures = self._unclear = self._since_unix_ns = 0
+        self._renewal_failure = ""
         self._report(0, "")
 
     def _handle_error(self, error: Exception, pending: Pending, is_over: Callable[[], bool]) -> None:
@@ -208,7 +212,9 @@ class LogKeeper:
                 lambda: 0.0 if is_over() else ends_s - time.monotonic(),
             )
         except (sqlite3.Error, HomeError, OSError) as error:
-            _LOGGER.warning("No new log could be created (%s); retrying.", reason(error))
+            if self._renewal_failure != reason(error):
+                self._renewal_failure = reason(error)
+                _LOGGER.warning("No new log could be created (%s); retrying.", self._renewal_failure)
             self._outbox.failures = max(self._outbox.failures, 1)
             return
         self._renewals += 1

@@ -38,6 +38,25 @@ with LogReader(path) as reader:
     assert len(reader.events()) == 1
 """
 
+_LIMITED_FOR_LONG = """
+from harness.store import log_keeper
+attempts, begin_anew = [], log_keeper.begin_anew
+def counting(*arguments):
+    attempts.append(arguments)
+    return begin_anew(*arguments)
+log_keeper.begin_anew = counting
+unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, unlimited[1]))
+fed.extend(steps(1, 3_000))
+while len(attempts) < 4:
+    time.sleep(0.01)
+assert [text.partition(" (")[0] for text in said] == [
+    "The log cannot be written", "No new log could be created"
+], said
+resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+assert writer.close()
+"""
+
 
 @pytest.fixture
 def source() -> Source:
@@ -267,4 +286,9 @@ def test_a_batch_that_fails_leaves_nothing_behind(path: Path) -> None:
 
 def test_a_file_that_may_not_grow_is_an_io_error_that_heals(path: Path) -> None:
     done = run_script(_LIMITED, path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_outage_is_reported_once_however_often_a_new_log_is_tried(path: Path) -> None:
+    done = run_script(_LIMITED_FOR_LONG, path)
     assert done.returncode == 0, done.stderr
