@@ -278,8 +278,9 @@ class Remarks:
 
     def open_batches(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Return an iterator of `batches`, whose time for each batch is data wait."""
-        # Torch's loaders report their batches themselves.
-        if isinstance(batches, DataLoader | ScriptIterator) or not self.is_open:
+        # Torch's loaders report their batches themselves; those of another thread train another model.
+        is_reported = isinstance(batches, DataLoader | ScriptIterator)
+        if is_reported or not (self.is_open and self._guard.follows()):
             return iter(batches)
         return self._timed(iter(batches), getattr(batches, "batch_size", None))
 
