@@ -153,6 +153,11 @@ def rows_of(inputs: Any) -> Rows | None:
     return Rows(id(whole), first, first + tensor.shape[0])
 
 
+def version_of(tensor: Tensor) -> int:
+    """Return how often a tensor was written in place; 0 for one that does not count that."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 def _is_state(first: Tensor, second: Any) -> bool:
     """Return whether `first` is a hidden state, (layers, batch, features), and `second` the batch, (batch,
     sequence, features), or (batch, sequence) of token ids. Where `first` is (batch, sequence, features), a

@@ -6,7 +6,7 @@ from weakref import ReferenceType, ref
 
 from torch import Tensor, is_grad_enabled
 
-from harness.attach.batches import Rows, rows_of, samples_of_first_step, sizes_of
+from harness.attach.batches import Rows, rows_of, samples_of_first_step, sizes_of, version_of
 from harness.attach.feeding import Feeding
 from harness.attach.left_batches import LeftBatches
 from harness.attach.passes import LoaderPass
@@ -99,9 +99,11 @@ class StepSizes:
         self._all_called = self._called_since = 0
         self._joins_calls = False
         self._rows: Rows | None = None
-        # The first tensor of the newest inputs (None: there is none), whether that is unknown, whether it is
-        # that of the call before, and whether those of the last two calls that were compared are the same.
+        # The first tensor of the newest inputs (None: there is none) and its version, whether these are
+        # unknown, whether they are those of the call before, and whether those of the last two calls that
+        # were compared are the same: a tensor with another version may be a buffer for all batches.
         self._input: ReferenceType[Tensor] | None = None
+        self._input_version = 0
         self._is_input_unknown = self._is_same_input = self._repeats_inputs = False
         # Whether the inputs since the newest backward pass are those before it.
         self._is_same_batch = False
@@ -197,14 +199,16 @@ class StepSizes:
         sizes, rows = sizes_of(inputs), rows_of(inputs)
         before = None if self.leader is None else self.inputs
         tensor = inputs[0] if inputs and isinstance(inputs[0], Tensor) else None
+        version = 0 if tensor is None else version_of(tensor)
         if self._is_input_unknown:
             self._is_same_input, self._is_input_unknown = self._repeats_inputs, False
         else:
             before_input = None if self._input is None else self._input()
-            self._is_same_input = tensor is not None and before_input is tensor
+            is_same_tensor = tensor is not None and before_input is tensor
+            self._is_same_input = is_same_tensor and version == self._input_version
             if self._input is not None:
                 self._repeats_inputs = self._is_same_input
-        self._input = None if tensor is None else ref(tensor)
+        self._input, self._input_version = None if tensor is None else ref(tensor), version
         if self.inputs is None:
             self._is_same_batch = self._is_same_input
         if not self._is_same_input:

@@ -58,6 +58,19 @@ def test_the_same_inputs_once_more_add_no_samples(
     assert [row.samples for row in steps_of(tmp_path, train).steps] == [samples] * STEPS
 
 
+def test_each_batch_that_is_copied_into_one_buffer_counts(tmp_path: Path) -> None:
+    parts, buffer = Parts(), torch.empty(BATCH, 4)
+
+    def train() -> None:
+        for _ in range(STEPS):
+            for _ in range(2):
+                parts.loss(buffer.copy_(torch.randn(BATCH, 4))).backward()
+            parts.optimizer.step()
+            parts.optimizer.zero_grad()
+
+    assert [row.samples for row in steps_of(tmp_path, train).steps] == [2 * BATCH] * STEPS
+
+
 def test_an_evaluation_before_the_update_of_a_closure_is_of_no_step(tmp_path: Path) -> None:
     parts = Parts()
     optimizer = torch.optim.LBFGS(parts.model.parameters(), lr=0.01, max_iter=2)
