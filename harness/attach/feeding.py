@@ -95,7 +95,8 @@ class Feeding:
         pass together, then those before them, and so on."""
         if self.has_evaluated:
             return []
-        passes = (reversed(batches.early_samples) for batches in self.recent)
+        distinct = {id(batches): batches for batches in self.recent}.values()  # They may take turns.
+        passes = (reversed(batches.early_samples) for batches in distinct)
         return [sum(samples) for samples in zip_longest(*passes, fillvalue=0)]
 
     @property

@@ -233,3 +233,17 @@ def test_an_optimizer_of_another_model_does_not_end_the_steps_of_one_without(tmp
         optimizer.zero_grad()
 
     assert len(steps_of(tmp_path, train).steps) == 1 + _STEPS
+
+
+def test_a_first_step_of_samples_from_loaders_that_take_turns_counts_each_once(tmp_path: Path) -> None:
+    """As of a stream of several tasks, which joins the samples of a batch itself."""
+    script = _Script()
+    loaders = [DataLoader(TensorDataset(torch.ones(9 * _BATCH, 4)), batch_size=1) for _ in range(2)]
+
+    def train() -> None:
+        tasks = [iter(loader) for loader in loaders]
+        for _ in range(_STEPS):
+            script.compute(torch.cat([next(tasks[number % 2])[0] for number in range(2 * _BATCH)]))
+            script.update()
+
+    assert [row.samples for row in steps_of(tmp_path, train).steps] == [2 * _BATCH] * _STEPS
