@@ -90,6 +90,24 @@ def _outermost(
     return [module for module in owners if id(module) not in inner and not isinstance(module, ScriptModels)]
 
 
+def parts_beside(
+    models: Iterable[nn.Module], others: Collection[int], parameters: set[int]
+) -> list[nn.Module]:
+    """Return the outermost modules of `models` that may be called, have any of `parameters`, and have none
+    of `others` in them; both are ids. A model with one of `others`, or without a `forward`, has such parts.
+    """
+    parts: list[nn.Module] = []
+    for model in models:
+        if id(model) in others or not owns(model, parameters):
+            continue
+        has_forward = type(model).forward is not nn.Module.forward
+        if has_forward and not any(id(module) in others for module in model.modules()):
+            parts.append(model)
+        else:
+            parts += parts_beside(model.children(), others, parameters)
+    return parts
+
+
 def wrapped_by(models: Collection[nn.Module]) -> list[nn.Module]:
     """Return the modules that `models` only wrap, and those that these do: each has all of the parameters of
     the module around it, as the network of a diffusion. Torch's own kinds are left out, which other modules

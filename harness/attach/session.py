@@ -24,6 +24,7 @@ from harness.attach.discovery import (
     owned_parameters,
     owns,
     owns_all,
+    parts_beside,
     replicas,
     take_alive,
     training_device,
@@ -378,8 +379,7 @@ class Session:
         others = [*self._followed, *models]
         if not (owns_all(others, owned) and owns_all(training.models, owned)):
             training.add_models(find_new_models(owned, others, self._followed_kinds) or find_models(owned))
-        other_ids = {id(model) for model in others}
-        added = [one for one in training.models if other_ids.isdisjoint(map(id, one.modules()))]
+        added = parts_beside(training.models, {id(model) for model in others}, owned)
         missed.uncalled.update(added)
         models += added
         self._followed.update(models)

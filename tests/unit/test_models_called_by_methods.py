@@ -89,6 +89,30 @@ def test_each_of_several_such_models_is_followed_in_its_turn(tmp_path: Path) -> 
     assert all(row.forward_ns for row in steps.steps[-4 * TURN :])
 
 
+@pytest.mark.parametrize("container", [nn.ModuleList, nn.Sequential])
+@pytest.mark.parametrize("is_one_optimizer", [False, True])
+def test_the_members_of_a_model_that_are_trained_one_after_another_are_followed(
+    tmp_path: Path, container: type[nn.ModuleList | nn.Sequential], is_one_optimizer: bool
+) -> None:
+    """As of a classifier that has a model for each class, or of layers that are trained one by one."""
+    members = [nn.Sequential(nn.Linear(4, 2), nn.Tanh()) for _ in range(3)]
+    model = container(members) if container is nn.ModuleList else container(*members)
+    owned = [model] * 3 if is_one_optimizer else members
+
+    def train() -> None:
+        optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in owned]
+        for member, optimizer in zip(members, optimizers, strict=True):
+            for _ in range(TURN):
+                optimizer.zero_grad()
+                member(torch.randn(ACTED, 4)).square().mean().backward()
+                optimizer.step()
+
+    steps = steps_of(tmp_path, train).steps
+
+    assert [row.samples for row in steps] == [ACTED] * len(steps)
+    assert all(row.forward_ns for row in steps)
+
+
 def test_torch_has_no_hooks_left_once_the_modules_are_known(tmp_path: Path) -> None:
     """The hooks of all modules are there for a few steps."""
     before = len(nn.modules.module._global_forward_pre_hooks), len(nn.modules.module._global_forward_hooks)
