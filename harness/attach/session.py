@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -19,18 +18,15 @@ from harness.attach.declared_settings import ScriptLiveSettings
 from harness.attach.discovery import (
     as_one_model,
     find_models,
-    find_new_models,
     live_optimizers,
     owned_parameters,
     owns,
-    owns_all,
-    parts_beside,
     replicas,
-    take_alive,
     training_device,
 )
 from harness.attach.ending import Ending, ending_of
 from harness.attach.entries import StepEntries, computes_gradients
+from harness.attach.followed_models import FollowedModels
 from harness.attach.guard import EndingGuard, ScriptGuard
 from harness.attach.hooks import Hooks
 from harness.attach.iterators import ScriptIterator
@@ -90,9 +86,7 @@ class Session:
         self.watch: Watch | None = None
         guard.report = self._report
         self._searches_left = self._gradient_searches_left = _MOST_SEARCHES
-        self._called: list[nn.Module] = []
-        self._followed: WeakSet[nn.Module] = WeakSet()
-        self._followed_kinds: set[type[nn.Module]] = set()
+        self._models = FollowedModels()
         self._called_sizes: tuple[int | None, int | None] = (None, None)
         self._clears_gradients = self._has_other_thread = self._has_ended = False
         self._observation: Observation | None = None
@@ -158,7 +152,7 @@ class Session:
 
     def model_returned(self, model: nn.Module) -> None:
         """A module that was called from outside has returned."""
-        if self._observation is not None and any(model is one for one in self._called):
+        if self._observation is not None and self._models.has_called(model):
             self._guard.run(self._observation.tracker.forward_ended, torch.is_grad_enabled())
 
     def region_entered(self, region: torch.autocast) -> RegionState | None:
@@ -174,7 +168,7 @@ class Session:
         """Gradients are about to be computed, before the training has begun."""
         if self.follows():
             self._record.has_trained = True
-            if self._gradient_searches_left or self._called:
+            if self._gradient_searches_left or self._models.called:
                 self._guard.run(self._discover_by_gradients)
 
     def gradients_cleared(self) -> None:
@@ -264,31 +258,28 @@ class Session:
             self._searches_left -= 1
             optimizers = live_optimizers()
             if not owns(model, owned_parameters(optimizers)):
-                self._add_called(model)
+                self._models.add_called(model)
                 self._called_sizes = sizes_of(inputs)
                 return
             if not self._begin_within_step(optimizers):
                 return
         observation = self._observation
         if observation is not None and owns(model, owned_parameters(observation.training.optimizers)):
-            self._add_called(model)
+            self._models.add_called(model)
             observation.forward_began(model, inputs)
-
-    def _add_called(self, model: nn.Module) -> None:
-        if not any(model is one for one in self._called):
-            self._called.append(model)
 
     def _discover_by_gradients(self) -> None:
         """A backward pass, and no call of a model for training was seen, or of one without an optimizer: its
         script updates it by itself."""
         self._gradient_searches_left = max(0, self._gradient_searches_left - 1)
         owned = owned_parameters(optimizers := live_optimizers())
-        if self._called and not any(owns(model, owned) for model in self._called):
-            if not self._begin_within_step([], self._called):
+        called = self._models.called
+        if called and not any(owns(model, owned) for model in called):
+            if not self._begin_within_step([], called):
                 return
             if self._observation is not None:
                 sizes = self._observation.sizes
-                sizes.leader, sizes.inputs = id(self._called[-1]), self._called_sizes
+                sizes.leader, sizes.inputs = id(self._models.called[-1]), self._called_sizes
             self._follow()
         elif optimizers:
             self._begin_within_step(optimizers)
@@ -316,8 +307,9 @@ class Session:
         if not self._guard.claim():
             return False
         owned = owned_parameters(optimizers)
-        self._called = [model for model in self._called if owns(model, owned)] or list(models)
-        model = as_one_model(models or find_models(owned) or self._called)
+        called = [model for model in self._models.called if owns(model, owned)] or list(models)
+        model = as_one_model(models or find_models(owned) or called)
+        self._models.called = called
         device_name = str(training_device(model, optimizers))
         device: Device = self._cpu if device_name == "cpu" else open_device(device_name, owns_process=False)
         self._loaders.begin()
@@ -365,26 +357,7 @@ class Session:
         observation.is_discovering = missed.postpone_search()
         if observation.is_discovering:
             return
-        models, lost_kinds = take_alive(self._called)
-        called, outer = missed.pop_called()
-        models += called
-        self._entries.leave_models(outer)
-        self._followed -= set(outer)
-        owned = owned_parameters(training.optimizers)
-        if missed.has_lost or lost_kinds:  # The modules within such wrappers exist longer.
-            self._followed_kinds, missed.has_lost = self._followed_kinds | lost_kinds, False
-            self._entries.forget_models()
-            training.add_models(models := find_models(owned, self._followed_kinds))
-        # Followed models are called for a further optimizer of theirs too, and a search takes some 80 ms.
-        others = [*self._followed, *models]
-        if not (owns_all(others, owned) and owns_all(training.models, owned)):
-            training.add_models(find_new_models(owned, others, self._followed_kinds) or find_models(owned))
-        added = parts_beside(training.models, {id(model) for model in others}, owned)
-        missed.uncalled.update(added)
-        models += added
-        self._followed.update(models)
-        self._followed_kinds.update(map(type, models))
-        missed.has_followed = bool(self._followed_kinds)
+        models = self._models.extend(training, missed, self._entries)
         self._hooks.follow(models)
         assert self.watch is not None
         record_size(self.watch.context, training)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from harness.attach import discovery, session
+from harness.attach import discovery, followed_models, session
 from harness.attach.discovery import find_new_models, owned_parameters
 from harness.store.reader import LogReader
 from tests.attach_factories import attached, steps_of
@@ -29,7 +29,8 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(len(parameters))
         return discovery.find_models(parameters, *others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(session, "find_models", find)
+    for module in (session, followed_models):
+        monkeypatch.setattr(module, "find_models", find)
     return found
 
 
@@ -188,7 +189,8 @@ def test_a_search_between_two_steps_is_no_wait_for_data(
         sleep(_SEARCH_S)
         return models
 
-    monkeypatch.setattr(session, "find_models", find)
+    for module in (session, followed_models):
+        monkeypatch.setattr(module, "find_models", find)
     data: Any = torch.ones(12, 4)
 
     def script() -> None:
