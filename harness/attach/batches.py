@@ -172,7 +172,8 @@ def _is_sequence_first(first: Tensor, second: Any) -> bool:
     """Return whether `first` is (sequence, batch) of token ids, or (sequence, batch, features), because
     `second` is the hidden state of recurrent layers, (layers, batch, features), or has some, or has the
     length of each sequence; or, of token ids, is a mask of the positions, (sequence, sequence). A tensor with
-    one layer may as well be an embedding of positions, and one with two equal dimensions a mask."""
+    one layer and the features of `first` may as well be an embedding of positions, and one with two equal
+    dimensions a mask."""
     has_tokens = first.dim() == 2 and not first.is_floating_point()
     if not has_tokens and first.dim() != 3:
         return False
@@ -184,7 +185,8 @@ def _is_sequence_first(first: Tensor, second: Any) -> bool:
     state = first_tensor(second)
     if state is None or state.is_nested or state.dim() != 3 or not state.is_floating_point():
         return False
-    if state is second and (state.shape[0] == 1 or state.shape[1] == state.shape[2]):
+    may_be_positions = not has_tokens and state.shape[0] == 1 and state.shape[2] == first.shape[2]
+    if state is second and (may_be_positions or state.shape[1] == state.shape[2]):
         return False
     return first.shape[0] != first.shape[1] == state.shape[1] and state.shape[0] != first.shape[0]
 
