@@ -192,7 +192,8 @@ class StepEntries:
             return original(model, *inputs, **kwargs)
         if id(model) not in self._model_ids:
             if not (self.plain.times_ns or observation.autocast.is_calling):
-                guard.run(observation.other_model_called, model.training and _is_grad_enabled())
+                called_with = inputs or tuple(kwargs.values())
+                guard.run(observation.other_model_called, model, called_with)
             if id(model) not in self._model_ids:
                 return original(model, *inputs, **kwargs)
         if self.caught.is_waiting:

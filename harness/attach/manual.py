@@ -63,8 +63,9 @@ class ManualUpdates:
 
     def model_called(self, *, is_evaluating: bool) -> bool:
         """A model is called; return whether that ends a step. Several calls before gradients are cleared
-        are one step, of several micro-batches."""
+        are one step, of several micro-batches, unless the model with the gradients exists no longer."""
         if self.were_cleared():
             return self.cleared(is_called=False)
-        is_first = is_evaluating or self._clears_after_call or not self._clears_gradients
+        is_lost = self._gradient is not None and self._gradient.parameter() is None
+        is_first = is_evaluating or is_lost or self._clears_after_call or not self._clears_gradients
         return self.has_gradients and is_first

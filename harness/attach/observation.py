@@ -2,7 +2,7 @@
 
 from threading import get_ident
 from typing import Any
-from weakref import ref
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, is_grad_enabled, nn
@@ -57,10 +57,12 @@ class Observation(StepEnds):
         if not is_grad_enabled():
             self._mark_evaluation()
 
-    def other_model_called(self, is_training: bool) -> None:
-        """A model that is not followed is called: for training that of a new optimizer, else one that is not
-        trained itself, such as an average of the weights."""
-        if is_training:
+    def other_model_called(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """A model that is not followed is called: for training that of a new optimizer, or a further one
+        without an optimizer, else one that is not trained itself, such as an average of the weights."""
+        if model.training and is_grad_enabled():
+            if self.manual is not None:
+                self._further_model = ref(model), sizes_of(inputs)
             if self.is_discovering and self.updates and not self.missed.is_noting:
                 self.tracker.leave_out_search(self._find_models)
         elif self.tracker.has_batch:
@@ -128,6 +130,8 @@ class Observation(StepEnds):
             self.leave_plain_step()
         if self.manual is not None and self.manual.were_cleared():
             self.gradients_cleared()
+        if self._further_model is not None:
+            self._follow_further_model(*self._further_model)
         self.feeding.has_evaluated = False
         (scaled, unscaled), self._scaled = self._scaled, (None, None)
         # Without a plain layout, as of oneDNN, a loss cannot be read.
@@ -136,6 +140,24 @@ class Observation(StepEnds):
             self.training.loss = value.reshape(()) if value.dim() else value
             self._has_loss = value.is_cpu or self._copies or self.records.reads_loss(value.device)
         self._gradients_begin()
+
+    def _follow_further_model(
+        self, reference: ReferenceType[nn.Module], sizes: tuple[int | None, int | None]
+    ) -> None:
+        """Follow the model that was called since the newest backward pass, in a script without an optimizer,
+        if none of those that are followed was: the script trains one after the other."""
+        model, self._further_model = reference(), None
+        if model is None or self.manual is None or self.sizes.inputs is not None:
+            return
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            return
+        if self.manual.has_gradients:
+            if self.tracker.has_evaluated:
+                self.tracker.leave_out()
+            self._end_step()
+        self.training.add_models([model])
+        self._find_models()
+        self.sizes.leader, self.sizes.inputs = id(model), sizes
 
     def _gradients_begin(self) -> None:
         if self.sizes.has_gradients and self.manual is None:

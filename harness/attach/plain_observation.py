@@ -6,6 +6,7 @@ Most of them are quiet: then their row is all there is to do, and `harness.attac
 from typing import Any
 
 import torch
+from torch import nn
 
 from harness.attach.numbering import (
     ARRIVED,
@@ -51,10 +52,10 @@ class PlainObservation(Observation):
         """Record a warning at the step under way."""
         self._context.warn(label, text)
 
-    def other_model_called(self, is_training: bool) -> None:
+    def other_model_called(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Like that of `Observation`. A script that samples for a minute is not stalled."""
         self._untrained_ns = self._timer.clock_ns()
-        super().other_model_called(is_training)
+        super().other_model_called(model, inputs)
 
     def plain_step_ended(self) -> None:
         """All events of a plain step have happened, which is not a quiet one. Raises ScriptStopped where the

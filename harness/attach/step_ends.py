@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from weakref import ReferenceType
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from harness.attach.cycle import UpdateCycle
 from harness.attach.dropped_gradients import DroppedGradients
@@ -85,6 +86,9 @@ class StepEnds:
         self._dropped = DroppedGradients(training, self.sizes, tracker, self.feeding)
         self._scaled: tuple[Any, Any] = (None, None)
         self.model_id: int | None = None
+        # Of a script without an optimizer: the newest model that was called for training and is not followed,
+        # and its samples and tokens.
+        self._further_model: tuple[ReferenceType[nn.Module], tuple[int | None, int | None]] | None = None
         # Whether the update that is still within another call ends the step; None without one.
         self._early_update: bool | None = None
         self.has_ended, self.autocast.has_place = not steps.proceed(1), False
