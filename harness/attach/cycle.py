@@ -4,13 +4,16 @@ from collections.abc import Callable
 
 # Steps in a row with which one that was ignored comes back.
 _TURN = 3
+# Further steps of a member with a batch that wait for the others: a critic usually has five in all.
+_MOST_REPEATS = 10
 
 
 class UpdateCycle:
     """Learns which optimizers step in each iteration; the last of them ends the training step.
 
     Keys identify optimizers. An optimizer that steps a second time while others of the cycle are missing, or
-    a new batch in that situation, removes those: they do not step in every iteration. Where one of those
+    a new batch in that situation, removes those: they do not step in every iteration. With a batch of a
+    loader, a few further steps wait for the others: a critic may be updated several times. Where one of those
     alone steps with a batch, as two that take turns, the next batch ends the training step. The first
     iteration also waits for those that are expected in it.
 
@@ -52,11 +55,15 @@ class UpdateCycle:
         self._successors: set[int] = set()
         # Whether an iteration has ended since a candidate stepped.
         self._candidates: dict[int, bool] = {}
+        # Further steps of members that are in `done`.
+        self._repeats = 0
         # Whether a candidate that has stepped since the last iteration does not exist any more.
         self._has_lost_candidate = False
 
-    def updated(self, key: int) -> bool:
-        """Take notice of a step of an optimizer; return whether it ends the training step."""
+    def updated(self, key: int, *, has_batch: bool = False) -> bool:
+        """Take notice of a step of an optimizer; return whether it ends the training step. `has_batch` is
+        whether that step has a batch of a loader: a member that steps again before the others, as the critic
+        of a GAN does several times with each batch, then waits for them, or for the next batch."""
         if key in self._occasional:
             self._since_member[key] = self._since_member.get(key, 0) + 1
             if self._since_member[key] == _TURN or key in self._replaced:
@@ -71,6 +78,10 @@ class UpdateCycle:
         self._since_member.clear()
         self._successors.clear()
         if key in self.done:
+            missing = (self.members | (self._expected or set())) - self.done
+            if has_batch and missing and self._repeats < _MOST_REPEATS:
+                self._repeats += 1
+                return False
             self._drop_missing()
         self.done.add(key)
         return self._is_over()
@@ -91,6 +102,7 @@ class UpdateCycle:
         self.has_batch = True
         self._since_member.clear()
         self._replaced.clear()
+        self._repeats = 0
         return is_waiting
 
     def has_updated(self, key: int) -> bool:
@@ -162,7 +174,7 @@ class UpdateCycle:
     def _is_over(self) -> bool:
         if not self.done or self.done < self.members or (self._expected and self._expected - self.done):
             return False
-        self._expected = set()
+        self._expected, self._repeats = set(), 0
         self.done.clear()
         self.has_batch = self.has_stepped_alone = self._has_lost_candidate = False
         missing = {key for key, has_iteration_ended in self._candidates.items() if has_iteration_ended}

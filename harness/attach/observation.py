@@ -211,7 +211,8 @@ class Observation(StepEnds):
         if key == cycle.only:
             is_last, cycle.has_batch = True, False
         else:
-            is_last = cycle.updated(key)
+            has_batch = self.tracker.has_batch or len(self.sizes.early) == 1
+            is_last = cycle.updated(key, has_batch=has_batch)
         self.tracker.update_ended(is_last=is_last)
         if self.tracker.backward_depth or self.calls.updating_thread == get_ident():
             # By a hook of a parameter, where starting torch's profiler would end the process, or wrapped.

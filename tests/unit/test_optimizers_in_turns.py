@@ -92,3 +92,47 @@ def test_an_optimizer_created_for_an_iteration_with_the_one_before_makes_no_step
                 optimizer.step()
 
     assert len(steps_of(tmp_path, script).steps) == 2 * STEPS
+
+
+@pytest.mark.parametrize("critic_updates", [2, 5])
+def test_several_updates_of_a_critic_with_each_batch_are_one_step_with_that_of_the_generator(
+    tmp_path: Path, critic_updates: int
+) -> None:
+    generator, critic = nn.Linear(2, 3), nn.Linear(3, 1)
+    of_generator = torch.optim.SGD(generator.parameters(), lr=1e-3)
+    of_critic = torch.optim.SGD(critic.parameters(), lr=1e-3)
+    loader = DataLoader(TensorDataset(torch.randn(BATCH * STEPS, 3)), batch_size=BATCH)
+    losses: list[float] = []
+
+    def train() -> None:
+        for (inputs,) in loader:
+            for _ in range(critic_updates):
+                of_critic.zero_grad()
+                fake = generator(torch.randn(BATCH, 2)).detach()
+                (critic(fake).mean() - critic(inputs).mean()).backward()
+                of_critic.step()
+            of_generator.zero_grad()
+            loss = critic(generator(torch.randn(BATCH, 2))).mean().neg()
+            loss.backward()
+            of_generator.step()
+            losses.append(loss.item())
+
+    log = steps_of(tmp_path, train)
+    assert log.samples == [BATCH] * STEPS
+    assert [row.loss for row in log.steps] == pytest.approx(losses)
+
+
+def test_an_optimizer_that_steps_no_more_delays_its_partner_up_to_the_next_batch(tmp_path: Path) -> None:
+    encoder, head = nn.Linear(3, 3), nn.Linear(3, 1)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-3) for model in (encoder, head)]
+    loader = DataLoader(TensorDataset(torch.randn(BATCH * STEPS, 3)), batch_size=BATCH)
+
+    def train() -> None:
+        for number, (inputs,) in enumerate(loader):
+            for _ in range(1 if number < STEPS // 2 else 3):
+                head(encoder(inputs)).mean().backward()
+                for optimizer in optimizers[: 2 if number < STEPS // 2 else 1]:
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+    assert len(steps_of(tmp_path, train).samples) == STEPS // 2 + 1 + 3 * (STEPS - STEPS // 2 - 1)
