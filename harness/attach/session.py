@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from harness.attach.autocast import RegionState
+from harness.attach.baseline import ScriptBaseline
 from harness.attach.batches import sizes_of
 from harness.attach.calls import ScriptCalls
 from harness.attach.declared_settings import ScriptLiveSettings
@@ -94,7 +95,7 @@ class Session:
         self._stack = ExitStack()
         self._member = member
         self._cpu = CpuDevice.open()
-        self._cpu.begin_memory()
+        self._baseline = ScriptBaseline(self._cpu, guard)
         self.inbox = Inbox() if member is None else member.inbox
         self._record = ScriptRecord(folder, files, self.inbox, member, end_heartbeat)
         self.remarks = Remarks(guard)
@@ -213,6 +214,7 @@ class Session:
         failure_message, observation = self._guard.message, self._observation
         self._guard.leave()
         self._hooks.close()
+        self._baseline.close()
         if observation is not None and failure_message is None:
             if observation.is_discovering and error is not None:
                 EndingGuard().run(observation.training.find_models)  # Those of an optimizer's first step.
@@ -313,6 +315,7 @@ class Session:
         device_name = str(training_device(model, optimizers))
         device: Device = self._cpu if device_name == "cpu" else open_device(device_name, owns_process=False)
         self._loaders.begin()
+        self._baseline.training_begins()
         training = ScriptTraining(model, optimizers, Settings(), ScriptCalls())
         training.loaders, training.iterators = self._loaders.loaders, self._loaders.iterators
         switches = ScriptSwitches(training, device, self._loaders, self._guard.run)
@@ -347,6 +350,7 @@ class Session:
         )
         self._entries.follow(observation)
         self.remarks.open(context, observation, live)
+        self._baseline.training_has_begun()
         return True
 
     def _follow(self) -> None:

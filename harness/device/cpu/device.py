@@ -13,7 +13,7 @@ import torch
 
 from harness.device.cpu.cap import DataCap
 from harness.device.cpu.facts import cpu_facts
-from harness.device.cpu.heap import Heap, HeapMeter, heap_bytes, in_use, open_heap, share_arenas
+from harness.device.cpu.heap import Heap, HeapMeter, HeapSize, heap_bytes, in_use, open_heap, share_arenas
 from harness.device.cpu.sqlite_memory import open_sqlite_memory
 from harness.device.host.memory import read_host_memory
 from harness.device.host.process_limits import read_process_limit, read_sizes, soft_data_limit
@@ -80,6 +80,27 @@ class CpuDevice:
             self._meter.begin()
             if self._cap is not None:
                 self._cap.begin()
+
+    def heap_size(self) -> HeapSize:
+        """Return the current size of malloc's heap; zero where it cannot be read."""
+        if self._heap is None:
+            return HeapSize(0, 0)
+        info = self._heap.info()
+        return HeapSize(in_use(info), heap_bytes(info))
+
+    def leave_out(self, growth: HeapSize) -> None:
+        """Count `growth`, of memory that was allocated since `begin_memory` and is not the training's, as a
+        part of the baseline; negative: memory from before, as of the model, is the training's. Call this
+        before there is a memory cap."""
+        if self._meter is None:
+            return
+        self._begun_bytes += growth.in_use_bytes
+        self._baseline_bytes += growth.in_use_bytes
+        self._hole_bytes = max(0, self._hole_bytes + growth.total_bytes - growth.in_use_bytes)
+        self._meter.raise_baseline(growth.in_use_bytes)
+        self._sizes_before = self._sizes_before.raised(growth.total_bytes)
+        if self._cap is not None:
+            self._cap.raise_baseline(growth.total_bytes)
 
     def note_peak(self) -> None:
         """Read the heap at the end of a phase (about 0.5 µs with warm caches)."""

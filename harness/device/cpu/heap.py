@@ -41,6 +41,22 @@ class HeapInfo(Protocol):
     uordblks: int
 
 
+class HeapSize(NamedTuple):
+    """Bytes of malloc: allocated and not freed, and those together with free ones; or a difference of two
+    sizes."""
+
+    in_use_bytes: int
+    total_bytes: int
+
+    def plus(self, other: "HeapSize") -> "HeapSize":
+        """Return the sum."""
+        return HeapSize(self.in_use_bytes + other.in_use_bytes, self.total_bytes + other.total_bytes)
+
+    def minus(self, other: "HeapSize") -> "HeapSize":
+        """Return the difference."""
+        return HeapSize(self.in_use_bytes - other.in_use_bytes, self.total_bytes - other.total_bytes)
+
+
 class Heap(NamedTuple):
     """glibc's malloc, bound once. Both calls retain the interpreter lock: they are short, and releasing the
     lock could delay the training thread by more than the call."""
@@ -212,6 +228,11 @@ class HeapMeter:
     def begin(self) -> None:
         """Set the current in-use bytes as the baseline."""
         self._baseline = self._begun = in_use(self._info())
+
+    def raise_baseline(self, by_bytes: int) -> None:
+        """Count so many bytes more as in use before the beginning."""
+        self._begun += by_bytes
+        self._baseline += by_bytes
 
     def leave_out(self, grown_bytes: int) -> None:
         """Count `grown_bytes`, of what is in use since the beginning, as a part of the baseline."""

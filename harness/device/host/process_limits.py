@@ -32,6 +32,10 @@ class ProcessSizes(NamedTuple):
     # RLIMIT_AS covers it.
     address_space_bytes: int | None
 
+    def raised(self, by_bytes: int) -> "ProcessSizes":
+        """Return the sizes with so many bytes of data more."""
+        return ProcessSizes(*(None if size is None else size + by_bytes for size in self))
+
 
 def read_sizes() -> ProcessSizes:
     """Return the current sizes."""
