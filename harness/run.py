@@ -21,7 +21,7 @@ from harness.device.cpu.heap import separate_large_blocks
 from harness.device.find import open_device
 from harness.errors import HomeError, StepscopeError
 from harness.identity import identify_self, write_identity
-from harness.models.building import build_model
+from harness.models.building import build_model, import_code
 from harness.ranks.group import process_group, rank_device
 from harness.ranks.place import read_place
 from harness.records.run import (
@@ -174,6 +174,7 @@ def _build_workload(settings: Settings, context: RunContext, replica: "Replica |
     if source.note is not None:
         context.warn("data left out", source.note)
     warm_up(device.torch_device)
+    import_code(settings)  # Before the baseline: what it imports is no part of the model's memory.
     if not is_own(settings.model):
         context.guard.run(_COUNTER, lambda: _put_all(journal, flops_rows(settings, source.shape)))
     torch.manual_seed(settings.seed)
