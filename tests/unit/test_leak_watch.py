@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -282,6 +284,14 @@ def test_the_more_workers_there_are_the_more_rarely_they_are_looked_at() -> None
     assert all(one.read() for _ in range(4))
     assert [five.read() is not None for _ in range(6)] == [True, False, False, True, False, False]
     assert WorkersGauge(list).read() is None
+
+
+def test_no_sum_is_read_while_a_loader_ends_its_workers() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # It has ended, and was not waited for.
+        assert WorkersGauge(lambda: [ended.pid]).read() is None
+        assert WorkersGauge(lambda: [os.getpid(), ended.pid]).read() is None
+    assert WorkersGauge(lambda: [os.getpid(), ended.pid]).read() is None
 
 
 class ScriptedBench:

@@ -98,13 +98,19 @@ class HostProbe:
 def rss_of(pids: Iterable[int]) -> int | None:
     """Return the total RSS of the processes that still exist; None without any. Pages that workers share
     count once per worker."""
+    return sum(rss_of_each(pids)) or None
+
+
+def rss_of_each(pids: Iterable[int]) -> list[int]:
+    """Return the RSS of each process that still exists. One that has ended, but was not waited for, has
+    none."""
     sizes = []
     for pid in pids:
         try:
             sizes.append(int(psutil.Process(pid).memory_info().rss))
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-    return sum(sizes) if sizes else None
+    return [size for size in sizes if size]
 
 
 class CpuTelemetry:

@@ -19,7 +19,7 @@ from harness.analysis.leak.growth import CALM, LEAST_RISE, RISING
 from harness.analysis.leak.headroom import Limits
 from harness.device.allocated import allocated_bytes
 from harness.device.host.memory import read_host_memory
-from harness.device.host.probe import rss_of
+from harness.device.host.probe import rss_of_each
 from harness.device.host.process_limits import left_to_all
 from harness.device.protocol import AllocatorReading, Device
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
@@ -311,13 +311,15 @@ class WorkersGauge:
         self._skip = 0
 
     def read(self) -> int | None:
-        """Return the sum of their RSS; None without workers, or between two readings."""
+        """Return the sum of their RSS; None without workers, between two readings, and if one has ended, as
+        at the end of a loader: what the others have is less without being freed."""
         if self._skip:
             self._skip -= 1
             return None
         pids = list(self._worker_pids())
         self._skip = len(pids) // _WORKERS_PER_READ
-        return rss_of(pids)
+        sizes = rss_of_each(pids)
+        return sum(sizes) if sizes and len(sizes) == len(pids) else None
 
 
 def open_leak_watch(
