@@ -14,6 +14,7 @@ from harness.records.memory import LeakRow, LeakSeries, LeakVerdict, SnapshotRea
 from harness.records.run import SettingsRow, StepFlag, StepRow
 from harness.settings.spec import SPECS
 from harness.store.reader import LogReader
+from harness.watch.oom.growth import growing_memory
 from harness.watch.training import WatchSettings
 
 # Steps listed in the report.
@@ -33,6 +34,8 @@ class RunHistory(NamedTuple):
     peaks: tuple[BatchPeak, ...] = ()
     change: RecentChange | None = None
     leak: LeakSign | None = None
+    # The growth of live memory in the newest steps.
+    growth: LeakSign | None = None
     # Memory of other processes at the newest sample.
     others_bytes: int | None = None
     # The settings that the run has: all, or those of a script. Empty without a version of the settings.
@@ -55,11 +58,13 @@ def read_history(path: Path, step: int, settings: WatchSettings, *, on_cpu: bool
     others = None
     if sample is not None and sample.used_bytes is not None and sample.process_bytes is not None:
         others = max(0, sample.used_bytes - sample.process_bytes)
+    growth = growing_memory(rows)
     return RunHistory(
         steps=tuple(_recent(row) for row in rows[-STEPS:]),
         peaks=batch_peaks(rows, history, settings),
         change=recent_change(history, step),
         leak=leak_sign(leaks, snapshots, step, on_cpu),
+        growth=None if growth is None else _sign(growth, growth, snapshots, step, on_cpu, is_certain=False),
         others_bytes=others,
         names=frozenset(history[-1].values) if history else frozenset(),
     )

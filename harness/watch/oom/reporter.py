@@ -28,6 +28,7 @@ from harness.watch.context import RunContext
 from harness.watch.memory import MemoryWatch
 from harness.watch.oom.capture import FailedRun, OomCapture, capture_evidence
 from harness.watch.oom.errors import attempt
+from harness.watch.oom.growth import with_growth
 from harness.watch.oom.history import RunHistory, read_history, read_shortage
 from harness.watch.training import Training, WatchSettings
 
@@ -134,7 +135,8 @@ def _facts(capture: OomCapture, history: RunHistory, device: Device) -> OomFacts
         history = _without_memory(history)
     if memory.others_bytes is None:
         memory = memory._replace(others_bytes=history.others_bytes)
-    leak = None if history.leak is None else history.leak._replace(leaked_bytes=_leaked(history.leak, memory))
+    leak, growth = (_at_most(sign, memory) for sign in (history.leak, history.growth))
+    leak = with_growth(leak, growth, capture.variables)
     return OomFacts(
         step=capture.step,
         device=device.facts.kind,
@@ -170,11 +172,14 @@ def _without_memory(history: RunHistory) -> RunHistory:
     steps = (
         step._replace(allocated_bytes=None, peak_bytes=None, reserved_bytes=None) for step in history.steps
     )
-    return history._replace(steps=tuple(steps), peaks=(), leak=None, others_bytes=None)
+    return history._replace(steps=tuple(steps), peaks=(), leak=None, growth=None, others_bytes=None)
 
 
-def _leaked(leak: LeakSign, memory: MemoryAtFailure) -> int | None:
-    """Return the upper bound of the leaked bytes: the slope over all steps, at most the memory that grew."""
+def _at_most(leak: LeakSign | None, memory: MemoryAtFailure) -> LeakSign | None:
+    """Return `leak` with an upper bound of the leaked bytes: the slope over all steps, at most the memory
+    that grew."""
+    if leak is None or leak.leaked_bytes is None:
+        return leak
     limits_bytes: dict[str, int | None] = {
         LeakSeries.ALLOCATED: memory.allocated_bytes,
         LeakSeries.FRAGMENTATION: memory.unused_bytes,
@@ -183,9 +188,7 @@ def _leaked(leak: LeakSign, memory: MemoryAtFailure) -> int | None:
     if memory.outside_bytes is not None:
         limits_bytes[LeakSeries.HOST] = memory.outside_bytes
     most_bytes = limits_bytes.get(leak.series)
-    if leak.leaked_bytes is None or most_bytes is None:
-        return leak.leaked_bytes
-    return min(leak.leaked_bytes, most_bytes)
+    return leak if most_bytes is None else leak._replace(leaked_bytes=min(leak.leaked_bytes, most_bytes))
 
 
 def _with_leak(categories: tuple[LiveCategory, ...], leak: LeakSign | None) -> tuple[LiveCategory, ...]:
