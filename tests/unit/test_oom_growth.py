@@ -72,6 +72,12 @@ def test_other_levels_do_not_grow(level_mib: Callable[[int], float]) -> None:
     assert growing_memory(rows_of(level_mib)) is None
 
 
+@pytest.mark.parametrize("name", ["samples", "tokens"])
+def test_memory_that_grows_with_the_inputs_is_not_said_to_leak(name: str) -> None:
+    rows = [row._replace(**{name: 64 + row.step}) for row in rows_of(lambda step: step)]
+    assert growing_memory(rows) is None
+
+
 def test_the_warm_up_and_too_few_steps_are_no_evidence() -> None:
     rows = rows_of(lambda step: step, 21)
     assert growing_memory(rows) is not None
@@ -86,7 +92,10 @@ def test_the_warm_up_and_too_few_steps_are_no_evidence() -> None:
         ((KEPT._replace(name="loss", held_bytes=200 * MIB, saved_bytes=190 * MIB), KEPT), True),
         ((), False),
         ((KEPT._replace(held_bytes=40 * MIB),), False),
-        ((KEPT._replace(saved_bytes=140 * MIB),), False),
+        ((KEPT._replace(saved_bytes=140 * MIB),), True),
+        # The graph of the step that failed, and its batch.
+        ((KEPT._replace(held_bytes=200 * MIB, saved_bytes=190 * MIB),), False),
+        ((KEPT._replace(blocks=1),), False),
     ],
 )
 def test_growth_counts_if_a_variable_holds_it(variables: tuple[LiveVariable, ...], *, is_held: bool) -> None:
