@@ -79,7 +79,7 @@ def test_memory_that_grows_with_the_inputs_is_not_said_to_leak(name: str) -> Non
 
 
 def test_the_warm_up_and_too_few_steps_are_no_evidence() -> None:
-    rows = rows_of(lambda step: step, 21)
+    rows = rows_of(lambda step: step, 13)
     assert growing_memory(rows) is not None
     assert growing_memory([row._replace(flags=int(StepFlag.WARM_UP)) for row in rows[:6]] + rows[6:]) is None
     assert growing_memory([row._replace(allocated_bytes=None) for row in rows]) is None

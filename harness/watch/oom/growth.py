@@ -16,7 +16,7 @@ from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import StepFlag, StepRow
 
 _PARTS = 4
-_LEAST_READINGS = 4 * _PARTS
+_LEAST_READINGS = 2 * _PARTS
 # Of the mean rise from one part to the next: each is at least so large.
 _LEAST_RISE = 0.5
 # Samples or tokens per step in the last part, as a multiple of those in the first: with more, inputs grow.
