@@ -41,7 +41,7 @@ from harness.attach.recording import record_size
 from harness.attach.remarks import Remarks
 from harness.attach.switches import ScriptSwitches
 from harness.attach.training import ScriptTraining
-from harness.attach.updates import changes_nothing
+from harness.attach.updates import accumulates_gradients, changes_nothing
 from harness.device.cpu.device import CpuDevice
 from harness.device.find import open_device
 from harness.device.protocol import Device
@@ -255,7 +255,7 @@ class Session:
             if not (model.training and torch.is_grad_enabled()):
                 self._loaders.feeding.has_evaluated = True
                 return
-            if not self._searches_left or not any(one.requires_grad for one in model.parameters()):
+            if not self._searches_left or not accumulates_gradients(model):
                 return  # A transform of the dataset has nothing to train.
             self._searches_left -= 1
             optimizers = live_optimizers()

@@ -7,6 +7,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch import nn
 from torch.autograd.profiler import record_function
 
 from harness.watch.training import Replaced
@@ -32,6 +33,12 @@ def changes_nothing(optimizer: torch.optim.Optimizer, arguments: Any = (), keywo
     if len(arguments) > 1 or keywords or not type(optimizer).__module__.startswith("torch.optim."):
         return False
     return all(one.grad is None for group in optimizer.param_groups for one in group["params"])
+
+
+def accumulates_gradients(model: nn.Module) -> bool:
+    """Return whether a backward pass leaves gradients with parameters of `model`. It does not with those that
+    are computed from others, as in a copy for a task of meta-learning: its update is that of the others."""
+    return any(one.requires_grad and one.is_leaf for one in model.parameters())
 
 
 def left_update(error: BaseException | None) -> bool:

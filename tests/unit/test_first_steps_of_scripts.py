@@ -235,6 +235,28 @@ def test_an_optimizer_of_another_model_does_not_end_the_steps_of_one_without(tmp
     assert len(steps_of(tmp_path, train).steps) == 1 + _STEPS
 
 
+def test_a_copy_with_computed_parameters_makes_no_step_of_its_own(tmp_path: Path) -> None:
+    """As for the tasks of meta-learning (MAML): gradients pass through the copy to the model."""
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def compute_for_task() -> None:
+        learner = nn.Linear(4, 2)
+        for name, weight in model.named_parameters():
+            learner._parameters[name] = weight.clone()  # type: ignore[assignment]
+        learner(torch.ones(_BATCH, 4)).square().mean().backward()
+        learner(torch.ones(_BATCH, 4))  # The accuracy on the task.
+
+    def train() -> None:
+        for _ in range(_STEPS):
+            optimizer.zero_grad()
+            for _ in range(2):
+                compute_for_task()
+            optimizer.step()
+
+    assert len(steps_of(tmp_path, train).steps) == _STEPS
+
+
 def test_a_first_step_of_samples_from_loaders_that_take_turns_counts_each_once(tmp_path: Path) -> None:
     """As of a stream of several tasks, which joins the samples of a batch itself."""
     script = _Script()
