@@ -26,3 +26,13 @@ def parse_profile_at(text: str | None) -> tuple[int, ...]:
             "profile_at", f"profile_at names {len(steps)} steps; at most {MOST_PROFILES} are allowed."
         )
     return tuple(steps)
+
+
+def check_steps_ahead(text: str | None, next_step: int) -> None:
+    """Raise SettingError if all steps in `text` are before `next_step`."""
+    steps = parse_profile_at(text)
+    if steps and steps[-1] < next_step:
+        raise SettingError(
+            "profile_at",
+            f"profile_at {text!r} has only past steps: the next is {next_step:,}; name a later one.",
+        )

@@ -17,6 +17,7 @@ from harness.records.run import (
     Severity,
 )
 from harness.settings import Settings, labels
+from harness.settings.profile_steps import check_steps_ahead
 from harness.settings.spec import SPECS, change, change_title, check_device
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.context import RunContext
@@ -158,6 +159,8 @@ class LiveSettings(StepAction):
         before = self.current
         try:
             after, changed = self._validated(before, _requested_values(payload))
+            if "profile_at" in changed:
+                check_steps_ahead(after.profile_at, step)
             remark = self._apply(after) if changed else None
         except _FAILURES as error:
             if self._others is not None:

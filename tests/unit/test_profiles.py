@@ -225,6 +225,15 @@ def test_the_steps_to_profile_at_can_change_while_the_run_goes_on(run: Run) -> N
     assert run.journal.of(ProfileRow)[0].first_step > 13
 
 
+def test_past_steps_to_profile_at_are_refused(run: Run) -> None:
+    run.run(8)
+    run.request('{"profile_at": "2,5"}', CommandKind.SET)
+    run.run(1)
+    assert run.answer.state == CommandState.REJECTED
+    assert "profile_at '2,5' has only past steps: the next is" in run.answer.message
+    assert run.workload.settings.profile_at is None
+
+
 @pytest.mark.parametrize(
     "payload",
     ['{"steps": 0}', '{"steps": 21}', '{"steps": "3"}', "[", "[]", '{"memory": 1}', '{"stacks": "on"}'],
