@@ -29,6 +29,8 @@ class Feeding:
         newest: returns the pass that fed the newest step.
         is_settled: whether the loaders that feed the training are known.
         has_evaluated: whether a model was called, since the last backward pass, without being trained.
+        may_be_trained: whether the newest batch may be of the training all the same: it was loaded with
+            gradients, and all of these calls were in training mode, as of a generator or a teacher.
         is_dry: whether a pass over a loader of the training is over, and no batch was delivered since.
         loads_ahead: whether the script loads batches before the step that uses them.
     """
@@ -40,7 +42,7 @@ class Feeding:
         self.training: WeakSet[DataLoader[Any]] = WeakSet()
         self.recent: list[LoaderPass] = []
         self.newest: Callable[[], LoaderPass | None] = _nothing
-        self.is_settled = self.has_evaluated = self.is_dry = False
+        self.is_settled = self.has_evaluated = self.may_be_trained = self.is_dry = False
         self._has_begun = self.loads_ahead = self._has_left = False
         self._delivered_by: Callable[[], DataLoader[Any] | None] = _nothing
         self._ended_steps = 0  # Those that were not plain.
@@ -76,6 +78,7 @@ class Feeding:
         loaders than those of the training are for."""
         self.has_evaluated = True
         if in_evaluation_mode:
+            self.may_be_trained = False
             self.recent = [batches for batches in self.recent if self.feeds(batches) is not False]
 
     @property
@@ -127,7 +130,7 @@ class Feeding:
 
     def delivered(self, batches: LoaderPass) -> None:
         """Take notice of a batch."""
-        recent, self.is_dry = self.recent, False
+        recent, self.is_dry, self.may_be_trained = self.recent, False, is_grad_enabled()
         if self.has_evaluated:
             self.has_evaluated = False
             recent.clear()
@@ -161,9 +164,14 @@ class Feeding:
         there were any. A loop over a loader that is left early has such a batch. As long as no loader has fed
         the training, evaluated batches feed it only if the step before had some as well, or, where the model
         is called with as many samples (`is_fitting`), one of the last few: a batch may have several updates.
-        """
+        Those that `may_be_trained` feed it."""
         since = step - self._doubted_step
-        if self.has_fed or not self.recent or 0 < since <= (_MOST_UPDATES_PER_BATCH if is_fitting else 1):
+        if (
+            self.has_fed
+            or not self.recent
+            or self.may_be_trained
+            or 0 < since <= (_MOST_UPDATES_PER_BATCH if is_fitting else 1)
+        ):
             return False
         self._leave_evaluated(step)
         return True
@@ -205,6 +213,7 @@ class Feeding:
     def begin(self) -> bool:
         """Take notice of the first forward pass of the training; return whether a loader feeds it."""
         self._has_begun = True
+        self.has_evaluated &= not (self.may_be_trained and self.recent)
         if self.has_evaluated:
             self._leave_evaluated(1)
         elif len({id(one.loader) for one in self.recent}) == 1:

@@ -253,7 +253,7 @@ class Session:
     def _discover(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         if self._observation is None:
             if not (model.training and torch.is_grad_enabled()):
-                self._loaders.feeding.has_evaluated = True
+                self._loaders.feeding.evaluate(in_evaluation_mode=not model.training)
                 return
             if not self._searches_left or not accumulates_gradients(model):
                 return  # A transform of the dataset has nothing to train.

@@ -1,6 +1,7 @@
 """The steps of scripts with optimizers that take turns, or follow each other."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 
@@ -94,9 +95,10 @@ def test_an_optimizer_created_for_an_iteration_with_the_one_before_makes_no_step
     assert len(steps_of(tmp_path, script).steps) == 2 * STEPS
 
 
+@pytest.mark.parametrize("context", [nullcontext, torch.no_grad])
 @pytest.mark.parametrize("critic_updates", [2, 5])
 def test_several_updates_of_a_critic_with_each_batch_are_one_step_with_that_of_the_generator(
-    tmp_path: Path, critic_updates: int
+    tmp_path: Path, critic_updates: int, context: Callable[[], AbstractContextManager[None]]
 ) -> None:
     generator, critic = nn.Linear(2, 3), nn.Linear(3, 1)
     of_generator = torch.optim.SGD(generator.parameters(), lr=1e-3)
@@ -108,7 +110,8 @@ def test_several_updates_of_a_critic_with_each_batch_are_one_step_with_that_of_t
         for (inputs,) in loader:
             for _ in range(critic_updates):
                 of_critic.zero_grad()
-                fake = generator(torch.randn(BATCH, 2)).detach()
+                with context():
+                    fake = generator(torch.randn(BATCH, 2)).detach()
                 (critic(fake).mean() - critic(inputs).mean()).backward()
                 of_critic.step()
             of_generator.zero_grad()
