@@ -84,8 +84,9 @@ class StepSizes:
         self.newest: int | None = None
         # Those before the newest backward pass that was not repeated.
         self._before: tuple[int | None, int | None] = (None, None)
-        # The backward passes of the step that were not repeated.
-        self._backward_passes = 0
+        # The backward passes of the step that were not repeated, and the samples of the newest batch before
+        # each of these.
+        self._backward_passes = self._delivered = 0
         self.has_new_batch = self._prefers_inputs = False
         self.trained_pass: TrainedPass | None = None
         self.newest_of: dict[ReferenceType[LoaderPass] | None, int] = {}
@@ -258,6 +259,7 @@ class StepSizes:
         if self.has_new_batch or not (is_repeated or self._is_same_batch):
             self._before = self._samples, self._tokens
             self._backward_passes += 1
+            self._delivered += self.newest or self.carried or (self.early[0] if self.early else 0)
         self.has_new_batch = False
         samples_before, tokens_before = self._before
         samples = samples_before if samples is None else samples + (samples_before or 0)
@@ -285,7 +287,12 @@ class StepSizes:
         if self._size_changes >= _LEAST_SIZE_CHANGES and not loaded:
             called = tokens = None
         elif called is None and tokens is None:
-            called, tokens = self._evaluated
+            # Without a backward pass gradients may be those of `torch.autograd.grad`.
+            is_usual = self._backward_passes or prefers_inputs
+            called, tokens = self._evaluated if is_usual or self.inputs is None else self.inputs
+        elif prefers_inputs and not self._has_agreed and self._feeding.has_fed:
+            # The inputs may be the nodes of graphs. In the first step the batch may have been only inspected.
+            called = called if step == 1 and called == loaded else self._delivered or called
         self.evaluated_inputs, self._evaluated, self.has_early_gradients = None, (None, None), False
         prefers_inputs |= self._prefers_inputs
         if (joined := self._joined_samples((loaded or 0) + sum(self.early), called)) is not None:
@@ -306,7 +313,7 @@ class StepSizes:
         self.newest_of.clear()
         self.has_gradients = False
         self._is_input_unknown = self._is_same_input = self._is_same_batch = False
-        self._size_changes = self._backward_passes = 0
+        self._size_changes = self._backward_passes = self._delivered = 0
         self._other_inputs = None
         return samples, tokens
 
