@@ -60,6 +60,8 @@ def samples_of(batch: Any, axis: int = 0) -> int | None:
     None without a tensor. `axis` is of `batch_axis`."""
     if axis == _OF_LIST:
         return len(_first_tensors(batch))
+    if (images := _images_of(batch)) is not None:
+        return images
     first = first_tensor(batch)
     # A nested tensor has sizes of single dimensions, but no shape.
     return None if first is None else int(first.size(axis if axis < first.dim() else 0))
@@ -93,6 +95,19 @@ def _first_tensors(batch: Any) -> Sequence[Tensor]:
     return ()
 
 
+def _images_of(batch: Any) -> int | None:
+    """Return the number of images where a batch is a list of them, (channels, height, width), and a list with
+    the targets of each, as for the detectors of torchvision; else None."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        return None
+    images, targets = batch
+    if not (isinstance(images, tuple | list) and isinstance(targets, tuple | list)):
+        return None
+    are_pairs = 0 < len(images) == len(targets) and all(isinstance(one, Mapping) for one in targets)
+    are_images = are_pairs and all(isinstance(one, Tensor) and one.dim() == 3 for one in images)
+    return len(images) if are_images else None
+
+
 def is_vector_of_floats(tensor: Tensor | None) -> bool:
     """Return whether a tensor may as well be one sample, such as a state in reinforcement learning."""
     return tensor is not None and tensor.dim() == 1 and tensor.dtype.is_floating_point
@@ -119,6 +134,8 @@ def sizes_of(inputs: Any) -> tuple[int | None, int | None]:
         elif len(shape) != 2 or tensor.dtype.is_floating_point:
             return shape[0], None
     else:
+        if (images := _images_of(inputs)) is not None:
+            return images, None
         tensor = first_tensor(inputs)
         if tensor is not None and tensor.dim() == 1:
             is_batch = type(inputs) is tuple and len(inputs) == 1 and isinstance(inputs[0], Mapping)

@@ -168,3 +168,20 @@ def test_lengths_within_vmap_are_not_read() -> None:
 
     torch.vmap(call)(torch.zeros(2, 7, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.long))
     assert sizes == [(7, 21)]
+
+
+@pytest.mark.parametrize(
+    ("images", "targets", "samples"),
+    [
+        ([torch.zeros(3, 8, 9), torch.zeros(3, 7, 9)], [{"boxes": torch.zeros(2, 4)}] * 2, 2),
+        ((torch.zeros(3, 8, 9),) * 4, ({"labels": torch.zeros(2)},) * 4, 4),
+        ([torch.zeros(3, 8, 9)] * 4, [torch.zeros(2)] * 4, 3),
+        ([torch.zeros(3, 8, 9)] * 4, [{"boxes": torch.zeros(2, 4)}] * 2, 3),
+        ([torch.zeros(5, 3, 8, 9)] * 4, [{"boxes": torch.zeros(2, 4)}] * 4, 5),
+    ],
+)
+def test_a_list_of_images_with_the_targets_of_each_has_so_many_samples(
+    images: object, targets: object, samples: int
+) -> None:
+    assert samples_of((images, targets)) == samples
+    assert sizes_of((images, targets)) == (samples, None)
