@@ -70,7 +70,8 @@ class Observation(StepEnds):
         elif self._untrained_calls.add():
             self.feeding.has_evaluated = True
             self.leave_plain_step()
-            self.tracker.has_evaluated |= self._untrained_calls.are_between_steps
+            if self._untrained_calls.are_between_steps:
+                self.tracker.evaluated_between(in_evaluation_mode=not model.training)
 
     def _mark_evaluation(self) -> None:
         self.tracker.has_evaluated = self.feeding.has_evaluated = True

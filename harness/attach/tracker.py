@@ -192,6 +192,11 @@ class StepTracker(PhaseClock):
             if before != LOSS and (lap := self._timer.lap) is not None:
                 lap(Phase.H2D)
 
+    def evaluated_between(self, *, in_evaluation_mode: bool) -> None:
+        """A model that is not trained itself was called between two steps, without gradients."""
+        self.has_evaluated = True
+        self._is_evaluating |= in_evaluation_mode
+
     def forward_ended(self, has_gradients: bool) -> None:
         """The model has returned from a call, with gradients or not."""
         if self.backward_depth:

@@ -110,3 +110,22 @@ def test_an_agent_that_acts_with_gradients_has_the_samples_that_its_critic_learn
     samples = [row.samples for row in steps_of(tmp_path, script).steps]
     assert samples[3:] == [5] * (len(samples) - 3)
     assert len(samples) == 12
+
+
+def test_an_evaluation_between_the_trainings_of_copies_belongs_to_no_step(tmp_path: Path) -> None:
+    base = nn.Linear(4, 2)
+
+    def train() -> None:
+        for _ in range(3):
+            model = copy.deepcopy(base).train()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            for _ in range(3):
+                model(torch.randn(8, 4)).square().mean().backward()
+                optimizer.step()
+            base.eval()
+            with torch.no_grad():
+                base(torch.randn(5, 4))
+
+    log = steps_of(tmp_path, train)
+    assert log.samples == [8] * 9
+    assert list(log.evaluations_ns) == [4, 7, 10]
