@@ -21,8 +21,9 @@ class UpdateCycle:
     iteration, is ignored if two pass without it, as the delayed policy of TD3, and replaces the others if it
     steps twice in a row, as in another training that follows the first. The others are the members again if
     one of them steps before the third in a row, and no batch came: the new one makes up for its delay, as the
-    policy of SAC. One that was created since a member has stepped, alone and for parameters of a member,
-    replaces the others with its first step: it trains their model further. One that is ignored comes back,
+    policy of SAC. One that was created since a member has stepped, alone and for parameters of a member, or
+    for such of the same shapes, replaces the others with its first step: it trains their model further, or
+    another one like it. One that is ignored comes back,
     with those that it made an iteration with before, if it steps three times in a row without a batch:
     trainings may take turns, as of a policy and its value.
 
@@ -51,7 +52,7 @@ class UpdateCycle:
         self._replaced: dict[int, bool] = {}
         # The members of an iteration with each of those that were replaced.
         self._partners: dict[int, frozenset[int]] = {}
-        # Those that were created, since a member has stepped, for parameters of one.
+        # Those that were created, since a member has stepped, for parameters of one, or of the same shapes.
         self._successors: set[int] = set()
         # Whether an iteration has ended since a candidate stepped.
         self._candidates: dict[int, bool] = {}
@@ -87,7 +88,7 @@ class UpdateCycle:
         return self._is_over()
 
     def created(self, key: int) -> None:
-        """An optimizer was created for parameters that a member has too."""
+        """An optimizer was created for parameters that a member has too, or for such of the same shapes."""
         self.only = None  # The next step of a member is to be noticed.
         self._successors.add(key)
 

@@ -50,6 +50,11 @@ def owned_parameters(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
     return {id(weight) for one in optimizers for group in one.param_groups for weight in group["params"]}
 
 
+def shapes_of(optimizer: torch.optim.Optimizer) -> list[torch.Size]:
+    """Return the shapes of the parameters that an optimizer updates."""
+    return [parameter.shape for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def owns(module: nn.Module, parameters: set[int]) -> bool:
     """Return whether the module has one of `parameters`, which are ids."""
     return any(id(weight) in parameters for weight in module.parameters())

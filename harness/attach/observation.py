@@ -9,7 +9,7 @@ from torch import Tensor, is_grad_enabled, nn
 
 from harness.attach.autocast import RegionState
 from harness.attach.batches import sizes_of
-from harness.attach.discovery import owned_parameters
+from harness.attach.discovery import owned_parameters, shapes_of
 from harness.attach.passes import LoaderPass
 from harness.attach.step_ends import StepEnds
 
@@ -245,7 +245,8 @@ class Observation(StepEnds):
         self.leave_plain_step()
         self.is_discovering = True
         members = [one for one in self.training.optimizers if id(one) in self.cycle.members]
-        if not owned_parameters([optimizer]).isdisjoint(owned_parameters(members)):
+        is_shared = not owned_parameters([optimizer]).isdisjoint(owned_parameters(members))
+        if is_shared or shapes_of(optimizer) in map(shapes_of, members):
             self.cycle.created(id(optimizer))
 
     def leave(self) -> None:

@@ -55,27 +55,27 @@ def test_samples_after_a_step_of_either_optimizer_belong_to_no_step(tmp_path: Pa
     assert log.unexplained_gaps_ns() == {}
 
 
-@pytest.mark.parametrize("is_same_model", [True, False])
-def test_the_first_update_of_an_optimizer_that_trains_a_model_further_is_a_step(
-    tmp_path: Path, is_same_model: bool
+@pytest.mark.parametrize(("other", "missing"), [(None, 0), (nn.Linear(2, 1), 0), (nn.Linear(2, 2), 1)])
+def test_the_first_update_of_an_optimizer_that_trains_a_model_further_or_one_like_it_is_a_step(
+    tmp_path: Path, other: nn.Module | None, missing: int
 ) -> None:
-    """Without a loader, while the earlier one exists. That of another model may be one more of an iteration:
-    its first update counts with the second."""
+    """Without a loader, while the earlier one exists. That of a model with parameters of other shapes may be
+    one more of an iteration: its first update counts with the second."""
 
     def script() -> None:
-        model, other = nn.Linear(2, 1), nn.Linear(2, 1)
+        model: nn.Module = nn.Linear(2, 1)
         before: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         trainings = [(before, model)] * STEPS
         for number in range(2 * STEPS):
             if number == STEPS:
-                further = model if is_same_model else other
+                further = other or model
                 trainings += [(torch.optim.Adam(further.parameters(), lr=1e-3), further)] * STEPS
             optimizer, trained = trainings[number]
             optimizer.zero_grad()
             trained(torch.ones(BATCH, 2)).square().mean().backward()
             optimizer.step()
 
-    assert len(steps_of(tmp_path, script).steps) == 2 * STEPS - (not is_same_model)
+    assert len(steps_of(tmp_path, script).steps) == 2 * STEPS - missing
 
 
 def test_an_optimizer_created_for_an_iteration_with_the_one_before_makes_no_step_of_its_own(

@@ -156,7 +156,7 @@ def test_the_only_update_of_a_second_optimizer_is_the_last_step(
         for _ in range(_STEPS):
             _train(model(inputs).mean(), optimizer)
         if is_of_another:
-            model = nn.Linear(2, 1)
+            model = nn.Linear(2, 2)
         second = torch.optim.LBFGS(model.parameters(), lr=1e-6, max_iter=3)
         if is_alive:
             alive.append(second)
