@@ -31,7 +31,8 @@ class Record:
         """`path` is the file to write; `has_loader` is whether the begin of a step shows in its batch."""
         self._path, self._has_loader = Path(path), has_loader
         self.steps: list[dict[str, Any]] = []
-        self._samples, self._losses = 0, list[float]()
+        self._samples: int | None = 0
+        self._losses: list[float | None] = []
         self._last_ns = time.perf_counter_ns()
         self._began_ns: int | None = None
         self._evaluated_ns = self._evaluated_within_ns = 0
@@ -42,10 +43,10 @@ class Record:
             self._began_ns = time.perf_counter_ns() + (0 if self._has_loader else _BATCH_NS)
         _spend(_BATCH_NS)
 
-    def trained(self, samples: int, loss: Any) -> None:
-        """Gradients of `loss` over so many samples were computed."""
-        self._samples += samples
-        self._losses.append(float(loss))
+    def trained(self, samples: int | None, loss: Any) -> None:
+        """Gradients of `loss` over so many samples were computed. None: what a log has to say is open."""
+        self._samples = None if samples is None or self._samples is None else self._samples + samples
+        self._losses.append(None if loss is None else float(loss))
 
     def dropped(self) -> None:
         """The gradients since the last update were cleared, without another one."""

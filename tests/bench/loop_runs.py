@@ -26,8 +26,7 @@ from harness.errors import LogError
 from harness.records.run import StepRow
 from harness.store.home import Home
 from tests.attach_factories import Recorded, recorded
-from tests.bench.loop_draws import LoopDraw
-from tests.bench.loop_script import script_of
+from tests.bench.loop_families import LoopScript
 
 _TIMEOUT_S = 120
 _RECORD = Path(__file__).with_name("loop_record.py")
@@ -54,16 +53,16 @@ class Clock:
 class Outcome(NamedTuple):
     """A loop, and the differences between its log and the truth: the kind of each, and the details."""
 
-    draw: LoopDraw
+    draw: LoopScript
     differences: dict[str, str]
 
 
-def run_loops(draws: Sequence[LoopDraw], folder: Path, at_a_time: int) -> Iterator[Outcome]:
+def run_loops(draws: Sequence[LoopScript], folder: Path, at_a_time: int) -> Iterator[Outcome]:
     """Run each loop, bare and under watch, so many processes at a time, and yield its outcome."""
-    waiting: deque[tuple[LoopDraw, bool]] = deque(
+    waiting: deque[tuple[LoopScript, bool]] = deque(
         (draw, watched) for draw in draws for watched in (False, True)
     )
-    live: dict[int, tuple[LoopDraw, bool]] = {}
+    live: dict[int, tuple[LoopScript, bool]] = {}
     codes: dict[tuple[int, bool], int] = {}
     while waiting or live:
         while waiting and len(live) < at_a_time:
@@ -77,16 +76,16 @@ def run_loops(draws: Sequence[LoopDraw], folder: Path, at_a_time: int) -> Iterat
             yield Outcome(draw, compare(_place(draw, folder), bare, other))
 
 
-def _place(draw: LoopDraw, folder: Path) -> Path:
+def _place(draw: LoopScript, folder: Path) -> Path:
     return folder / f"loop_{draw.seed}"
 
 
-def _start(draw: LoopDraw, folder: Path, watched: bool) -> int:
+def _start(draw: LoopScript, folder: Path, watched: bool) -> int:
     place = _place(draw, folder)
     place.mkdir(exist_ok=True)
     path = place / "train.py"
     if not path.exists():
-        path.write_text(script_of(draw), encoding="utf-8")
+        path.write_text(draw.text, encoding="utf-8")
         shutil.copy(_RECORD, place)
     name = "watched" if watched else "bare"
     script = Script(str(path), (str(place / f"{name}.json"),), is_module=False)
@@ -176,10 +175,12 @@ def _misplaced(rows: Sequence[StepRow], truth: Sequence[dict[str, Any]]) -> str:
 
 
 def _samples_differ(row: StepRow, step: dict[str, Any]) -> str | None:
-    return None if row.samples == step["samples"] else f"{row.samples} instead of {step['samples']}"
+    return None if step["samples"] in (None, row.samples) else f"{row.samples} instead of {step['samples']}"
 
 
 def _loss_differs(row: StepRow, step: dict[str, Any]) -> str | None:
+    if None in step["losses"]:
+        return None
     for loss in step["losses"]:
         if row.loss is not None and math.isclose(row.loss, loss, rel_tol=1e-5, abs_tol=1e-9):
             return None

@@ -37,6 +37,17 @@ _SECOND = {
     Second.COPY: ("model = copy.deepcopy(model)",),
 }
 
+_OF_DATA = (
+    "BatchSampler",
+    "ConcatDataset",
+    "DataLoader",
+    "IterableDataset",
+    "RandomSampler",
+    "Subset",
+    "TensorDataset",
+    "random_split",
+)
+
 
 def script_of(draw: LoopDraw) -> str:
     """Return the text of the script. Its argument is the path of the record."""
@@ -57,14 +68,13 @@ def script_of(draw: LoopDraw) -> str:
             lines.add('raise ValueError("the last word")')
     if draw.is_function:
         lines.add("", "", 'if __name__ == "__main__":', "    main()")
-    return f'"""{draw.words}."""\n\n{_imports(lines.text)}\n{lines.text}'
+    return f'"""{draw.words}."""\n\n{imports_of(lines.text)}\n{lines.text}'
 
 
-def _imports(text: str) -> str:
+def imports_of(text: str) -> str:
     """Return the imports that the rest of a script uses."""
     modules = [f"import {name}\n" for name in ("copy", "io", "math", "sys") if f"{name}." in text]
-    names = ("BatchSampler", "DataLoader", "IterableDataset", "RandomSampler", "TensorDataset")
-    of_data = ", ".join(name for name in names if name in text)
+    of_data = ", ".join(name for name in _OF_DATA if f"{name}(" in text or f"({name})" in text)
     imports = "\nimport torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
     if of_data:
         imports += f"from torch.utils.data import {of_data}\n"

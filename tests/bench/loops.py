@@ -15,7 +15,7 @@ from math import sqrt
 from pathlib import Path
 
 from tests.bench.figures import Figure
-from tests.bench.loop_draws import draw_loop
+from tests.bench.loop_families import draw_script
 from tests.bench.loop_runs import Outcome, run_loops
 
 _LOOPS, _QUICK_LOOPS = 200, 20
@@ -50,7 +50,7 @@ def figures(
     if kept := os.environ.get("STEPSCOPE_BENCH_KEEP"):
         folder = Path(kept).absolute()
         folder.mkdir(parents=True, exist_ok=True)
-    outcomes = list(run_loops([draw_loop(first + number) for number in range(count)], folder, _AT_A_TIME))
+    outcomes = list(run_loops([draw_script(first + number) for number in range(count)], folder, _AT_A_TIME))
     right = sum(not outcome.differences for outcome in outcomes)
     low, high = band(right, count)
     name = f"loops fully right, {right} of {count}, 95 % band {100 * low:.0f} to {100 * high:.0f} %"

@@ -4,21 +4,30 @@ import ast
 
 import pytest
 
-from tests.bench.loop_draws import draw_loop
+from tests.bench.loop_families import FAMILIES, draw_script, family_script
 from tests.bench.loop_runs import Outcome
-from tests.bench.loop_script import script_of
 from tests.bench.loops import band, worst
 
 
 def test_a_seed_draws_the_same_script_again_and_each_script_can_be_parsed() -> None:
     for seed in range(200):
-        text = script_of(draw_loop(seed))
-        assert script_of(draw_loop(seed)) == text
+        text = draw_script(seed).text
+        assert draw_script(seed).text == text
         ast.parse(text)
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_each_family_has_scripts_that_can_be_parsed_and_that_record_their_steps(name: str) -> None:
+    for seed in range(20):
+        script = family_script(seed, name)
+        ast.parse(script.text)
+        assert script.words == name
+        assert "record.updated(" in script.text
+        assert "record.end(" in script.text
+
+
 def test_a_script_has_no_line_of_stepscope() -> None:
-    assert not any("stepscope" in script_of(draw_loop(seed)) for seed in range(200))
+    assert not any("stepscope" in draw_script(seed).text for seed in range(200))
 
 
 def test_the_band_of_a_share_is_within_0_and_1() -> None:
@@ -28,9 +37,9 @@ def test_the_band_of_a_share_is_within_0_and_1() -> None:
 
 def test_the_worst_loops_are_those_that_disturb_the_training() -> None:
     outcomes = [
-        Outcome(draw_loop(1), {"time": "a"}),
-        Outcome(draw_loop(2), {}),
-        Outcome(draw_loop(3), {"samples": "b", "weights": "c"}),
+        Outcome(draw_script(1), {"time": "a"}),
+        Outcome(draw_script(2), {}),
+        Outcome(draw_script(3), {"samples": "b", "weights": "c"}),
     ]
     lines = list(worst(outcomes, 10))
     assert [line.split(":")[0].strip() for line in lines] == ["seed 3", "seed 1"]
