@@ -13,11 +13,13 @@ class ScriptBaseline:
     """Measures what is not the training's until the training begins: what is in use at first, without
     tensors, then imported modules, and at last what Stepscope allocates itself."""
 
-    def __init__(self, device: CpuDevice, guard: ScriptGuard) -> None:
-        """Begin the memory of `device`; `guard` runs what may fail."""
+    def __init__(self, device: CpuDevice, guard: ScriptGuard, *, has_tensors: bool = True) -> None:
+        """Begin the memory of `device`; `guard` runs what may fail. `has_tensors`: there may be tensors
+        already, which takes a search of all objects (some 50 ms)."""
         self._device = device
         device.begin_memory()
-        guard.run(self._add_tensors)
+        if has_tensors:
+            guard.run(self._add_tensors)
         self._imports = ImportMemory(device.heap_size, guard)
         self._before = HeapSize(0, 0)
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -125,11 +126,11 @@ class Attachment:
         self._guard = ScriptGuard()
         self._session: Session | None = None
 
-    def attach(self) -> None:
-        """Follow torch from now on."""
-        self._guard.run(self._open_session)
+    def attach(self, *, has_tensors: bool = True) -> None:
+        """Follow torch from now on. `has_tensors`: the script may have some already."""
+        self._guard.run(self._open_session, has_tensors)
 
-    def _open_session(self) -> None:
+    def _open_session(self, has_tensors: bool) -> None:
         import torch  # noqa: F401  # Its first import attaches by itself: here, for a script without torch.
 
         if self._session is not None:
@@ -143,7 +144,9 @@ class Attachment:
             from harness.ranks.member import RankMember
 
             member = RankMember.join(place, self._handle.steady, self._environ)
-        self._session = Session(self._folder, files, self._guard, self._heartbeat.close, member)
+        self._session = Session(
+            self._folder, files, self._guard, self._heartbeat.close, member, has_tensors=has_tensors
+        )
 
     @property
     def session(self) -> "Session | None":
@@ -254,7 +257,7 @@ def _run_watched(script: Script, folder: RunFolder, environ: Mapping[str, str]) 
         attachment = stack.enter_context(attaching(folder, environ))
         if not folder.rank:
             print_begin(script.command, attachment.name, folder.run_id)
-        after_import("torch", attachment.attach)
+        after_import("torch", partial(attachment.attach, has_tensors=False))
         with reporting_threads(attachment.end):
             error = execute(script)
         if os.getpid() != pid:  # A child that the script forked ends here too, and owns none of this.

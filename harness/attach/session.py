@@ -80,9 +80,11 @@ class Session:
         guard: ScriptGuard,
         end_heartbeat: Callable[[], None],
         member: "RankMember | None" = None,
+        *,
+        has_tensors: bool = True,
     ) -> None:
         """`end_heartbeat` is called once the watch is open, which beats by itself; `member` is this process
-        among the ranks of the run."""
+        among the ranks of the run; `has_tensors`: the script may have tensors already."""
         self._guard = guard
         self.watch: Watch | None = None
         guard.report = self._report
@@ -95,7 +97,7 @@ class Session:
         self._stack = ExitStack()
         self._member = member
         self._cpu = CpuDevice.open()
-        self._baseline = ScriptBaseline(self._cpu, guard)
+        self._baseline = ScriptBaseline(self._cpu, guard, has_tensors=has_tensors)
         self.inbox = Inbox() if member is None else member.inbox
         self._record = ScriptRecord(folder, files, self.inbox, member, end_heartbeat)
         self.remarks = Remarks(guard)
