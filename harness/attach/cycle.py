@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 # Steps in a row with which one that was ignored comes back.
 _TURN = 3
-# Further steps of a member with a batch that wait for the others: a critic usually has five in all.
+# Further steps of a member with a batch that wait for the others: a critic usually has five per batch.
 _MOST_REPEATS = 10
 
 

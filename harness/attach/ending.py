@@ -29,7 +29,7 @@ def caught_stop(step: int) -> str:
 
 
 class UnknownExit(SystemExit):
-    """Stands for a SystemExit whose code is unknown."""
+    """Stands for a SystemExit with an unknown code."""
 
 
 class NextWatch(SystemExit):

@@ -1,4 +1,4 @@
-"""The models of a script whose calls are followed."""
+"""The followed models of a script."""
 
 from weakref import WeakSet
 

@@ -16,7 +16,7 @@ from tests.bench.loop_parts import Lines
 
 
 def critic(lines: Lines, chance: random.Random) -> None:
-    """A GAN whose critic makes several updates with each batch."""
+    """A GAN with several updates of the critic per batch."""
     count, noise = chance.choice((1, 2, 3, 5)), "generator(torch.randn(len(inputs), 4))"
     add_loader(lines, chance, in_memory=False)
     lines.add(f"generator, critic = {network(4, 6)}, {network(6, 1)}")

@@ -20,7 +20,7 @@ def a_layer(weight: Tensor, bias: Tensor) -> nn.Linear:
 
 
 def a_training(model: nn.Module, loss: Tensor) -> Any:
-    """The inspection of a training whose optimizer has no state."""
+    """The inspection of a training with an optimizer without state."""
     return SimpleNamespace(
         model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), loss=loss.reshape(())
     )

@@ -1,4 +1,4 @@
-"""The samples of steps whose gradients no backward pass or no optimizer shows."""
+"""The samples of steps with gradients from no backward pass, or without an optimizer."""
 
 from pathlib import Path
 from typing import Any

@@ -101,8 +101,8 @@ _RAISE = opmap["RAISE_VARARGS"]
 # The modules of `exit`, and of what stands in for `sys.exit`.
 _EXIT_MODULES = ("_sitebuiltins", "stepscope.process")
 
-# Packages whose errors of their own classes, other than RuntimeError, may quote those of other processes; the
-# errors of all other packages are read as RuntimeError is.
+# Errors of these packages' own classes, other than RuntimeError, may quote errors of other processes. Those
+# of all other packages are read like RuntimeError.
 _QUOTING_PACKAGES = sys.stdlib_module_names | {"torch", "__main__"}
 
 # cudaErrorMemoryAllocation, as `torch.AcceleratorError.error_code` (torch 2.8 and newer).
