@@ -59,18 +59,22 @@ class ImportMemory(MetaPathFinder):
         """Return the spec that the other finders return, which reports the import."""
         if self._outermost is not None or target is not None or get_ident() != self._thread:
             return None
-        for finder in list(sys.meta_path):
-            find: Any = None if finder is self else getattr(finder, "find_spec", None)
-            if find is not None and (spec := find(fullname, path, target)) is not None:
-                break
-        else:
-            return None
+        spec = self._find(fullname, path, target)
         if type(spec) is ModuleSpec and isinstance(spec.origin, str) and is_installed(spec.origin):
             spec.__dict__[_RECEIVER] = self
             spec.__class__ = _MeasuredSpec
-            return spec
-        found: ModuleSpec = spec
-        return found
+        return spec
+
+    def _find(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        """Return the spec of the first other finder that has one."""
+        for finder in list(sys.meta_path):
+            find: Any = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
+            if spec is not None:
+                return spec
+        return None
 
     def import_began(self, spec: ModuleSpec) -> None:
         """The import of a module begins."""
