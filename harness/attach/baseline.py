@@ -21,7 +21,7 @@ class ScriptBaseline:
         if has_tensors:
             guard.run(self._add_tensors)
         self._imports = ImportMemory(device.heap_size, guard)
-        self._before = HeapSize(0, 0)
+        self._before = HeapSize()
 
     def training_begins(self) -> None:
         """The training begins: later imports count, as all that the script allocates."""

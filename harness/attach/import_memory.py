@@ -47,10 +47,10 @@ class ImportMemory(MetaPathFinder):
         self._heap_size = heap_size
         self._run = guard.run
         self._thread = get_ident()
-        self._growth = HeapSize(0, 0)
+        self._growth = HeapSize()
         # The import under way that no other one is within, and the heap before it.
         self._outermost: ModuleSpec | None = None
-        self._before = HeapSize(0, 0)
+        self._before = HeapSize()
         sys.meta_path.insert(0, self)
 
     def find_spec(

@@ -27,7 +27,7 @@ class ScriptedHeap:
     def info(self) -> SimpleNamespace:
         return SimpleNamespace(arena=0, uordblks=0, hblkhd=self.used)
 
-    def read(self) -> tuple[int, int]:
+    def read(self) -> tuple[int | None, int | None]:
         return self.meter.read()
 
 
@@ -43,11 +43,11 @@ def test_allocated_counts_from_the_level(scripted: ScriptedHeap) -> None:
     assert scripted.read() == (3 * MIB, 3 * MIB)
 
 
-def test_what_lies_below_the_level_reads_as_zero(scripted: ScriptedHeap) -> None:
+def test_memory_below_the_level_is_unknown(scripted: ScriptedHeap) -> None:
     scripted.used = 10 * MIB
     scripted.meter.begin()
     scripted.used = 9 * MIB
-    assert scripted.read() == (0, 0)
+    assert scripted.read() == (None, None)
 
 
 def test_the_peak_is_the_highest_noted_in_the_step(scripted: ScriptedHeap) -> None:

@@ -243,13 +243,13 @@ def test_each_storage_is_named_once() -> None:
 
 def test_tensors_nobody_owns_are_found_by_shape() -> None:
     stray = torch.zeros(123, 7)
-    result = other_tensors("cpu", set(), clock_ns=lambda: 0)
+    result = other_tensors("cpu", set(), cpu_ns=lambda: 0)
     names = [owner.name for tensor, owner in result if tensor is stray]
     assert names == ["float32 (123, 7), older than the tracked steps"]
 
 
 def test_the_search_for_them_ends_in_time() -> None:
-    assert other_tensors("cpu", set(), clock_ns=iter((0, 10**9)).__next__) == []
+    assert other_tensors("cpu", set(), cpu_ns=iter((0, 10**9)).__next__) == []
 
 
 def test_in_the_backward_pass_the_module_is_whose_node_runs() -> None:

@@ -55,7 +55,7 @@ def test_a_module_of_the_script_is_not_among_them(
     monkeypatch.syspath_prepend(str(tmp_path))
     module = __import__("own_part")
     monkeypatch.delitem(sys.modules, "own_part")
-    assert memory.close() == HeapSize(0, 0)
+    assert memory.close() == HeapSize()
     assert type(module.__spec__) is ModuleSpec
 
 
@@ -64,7 +64,7 @@ def test_an_import_on_another_thread_is_not_among_them(memory: ImportMemory, ins
     thread = threading.Thread(target=lambda: __import__("other_part"))
     thread.start()
     thread.join()
-    assert memory.close() == HeapSize(0, 0)
+    assert memory.close() == HeapSize()
 
 
 def test_an_imported_module_is_as_without_measuring(memory: ImportMemory, installed: Path) -> None:
@@ -107,4 +107,4 @@ def test_closing_leaves_imports_alone(memory: ImportMemory, installed: Path) -> 
     assert memory not in sys.meta_path
     (installed / "late_part.py").write_text(_HOLDS.format(mib=4))
     __import__("late_part")
-    assert memory.close() == HeapSize(0, 0)
+    assert memory.close() == HeapSize()

@@ -1,8 +1,10 @@
 """The baseline of a script's memory on the CPU."""
 
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,19 @@ def test_what_is_allocated_while_the_watch_opens_is_not_the_trainings() -> None:
     weight = bytearray(8 * _MIB)
     assert allocated_bytes(device) - before == pytest.approx(len(weight), abs=_MIB)
     assert len(own) == 16 * _MIB
+
+
+def test_the_memory_of_the_log_is_left_out_once() -> None:
+    device = CpuDevice.open()
+    baseline = ScriptBaseline(device, ScriptGuard(), has_tensors=False)
+    weight = bytearray(4 * _MIB)
+    baseline.training_begins()
+    with closing(sqlite3.connect(":memory:")) as log:
+        log.execute("CREATE TABLE row (value)")
+        log.execute("INSERT INTO row VALUES (zeroblob(16 << 20))")
+        baseline.training_has_begun()
+        assert allocated_bytes(device) == pytest.approx(len(weight), abs=_MIB)
+    assert allocated_bytes(device) == pytest.approx(len(weight), abs=_MIB)
 
 
 @pytest.mark.slow

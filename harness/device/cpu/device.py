@@ -84,9 +84,9 @@ class CpuDevice:
     def heap_size(self) -> HeapSize:
         """Return the current size of malloc's heap; zero where it cannot be read."""
         if self._heap is None:
-            return HeapSize(0, 0)
+            return HeapSize()
         info = self._heap.info()
-        return HeapSize(in_use(info), heap_bytes(info))
+        return HeapSize(in_use(info), heap_bytes(info), self._read_sqlite_bytes())
 
     def leave_out(self, growth: HeapSize) -> None:
         """Count `growth`, of memory that was allocated since `begin_memory` and is not the training's, as a
@@ -94,10 +94,12 @@ class CpuDevice:
         before there is a memory cap."""
         if self._meter is None:
             return
-        self._begun_bytes += growth.in_use_bytes
-        self._baseline_bytes += growth.in_use_bytes
+        # Every reading leaves out what SQLite has allocated since.
+        left_out_bytes = growth.in_use_bytes - growth.sqlite_bytes
+        self._begun_bytes += left_out_bytes
+        self._baseline_bytes += left_out_bytes
         self._hole_bytes = max(0, self._hole_bytes + growth.total_bytes - growth.in_use_bytes)
-        self._meter.raise_baseline(growth.in_use_bytes)
+        self._meter.raise_baseline(left_out_bytes)
         self._sizes_before = self._sizes_before.raised(growth.total_bytes)
         if self._cap is not None:
             self._cap.raise_baseline(growth.total_bytes)

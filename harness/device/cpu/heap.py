@@ -42,19 +42,20 @@ class HeapInfo(Protocol):
 
 
 class HeapSize(NamedTuple):
-    """Bytes of malloc: allocated and not freed, and those together with free ones; or a difference of two
-    sizes."""
+    """Bytes of malloc: allocated and not freed, those together with free ones, and SQLite's among the first;
+    or a difference of two sizes."""
 
-    in_use_bytes: int
-    total_bytes: int
+    in_use_bytes: int = 0
+    total_bytes: int = 0
+    sqlite_bytes: int = 0
 
     def plus(self, other: "HeapSize") -> "HeapSize":
         """Return the sum."""
-        return HeapSize(self.in_use_bytes + other.in_use_bytes, self.total_bytes + other.total_bytes)
+        return HeapSize(*(one + another for one, another in zip(self, other, strict=True)))
 
     def minus(self, other: "HeapSize") -> "HeapSize":
         """Return the difference."""
-        return HeapSize(self.in_use_bytes - other.in_use_bytes, self.total_bytes - other.total_bytes)
+        return HeapSize(*(one - another for one, another in zip(self, other, strict=True)))
 
 
 class Heap(NamedTuple):
@@ -257,17 +258,18 @@ class HeapMeter:
 
     def begin_peak(self) -> int | None:
         """Start a new peak window; return the peak of the one before in bytes above the baseline, by what was
-        read in it; None: nothing was."""
+        read in it; None: nothing was, or nothing above the baseline."""
         window, peak = self._window, self._peak
         self._window = window + 1
         self._peak = 0
         sampled_window, sampled = self._sampled
         if sampled_window == window:
             peak = max(peak, sampled)
-        return max(0, peak - self._baseline) if peak else None
+        return peak - self._baseline if peak >= self._baseline and peak else None
 
-    def read(self) -> tuple[int, int]:
-        """Return (allocated, peak) in bytes above the baseline, and start a new peak window."""
+    def read(self) -> tuple[int | None, int | None]:
+        """Return (allocated, peak) in bytes above the baseline, and start a new peak window. None: below it,
+        as the process has freed more of what was in use before than it has allocated since."""
         window = self._window
         self._window = window + 1
         info = self._info()
@@ -281,4 +283,4 @@ class HeapMeter:
             peak = sampled
         self._peak = 0
         baseline = self._baseline
-        return used - baseline if used > baseline else 0, peak - baseline if peak > baseline else 0
+        return used - baseline if used >= baseline else None, peak - baseline if peak >= baseline else None
