@@ -6,7 +6,8 @@ from harness.attach.guard import ScriptGuard
 from harness.attach.import_memory import ImportMemory
 from harness.device.cpu.device import CpuDevice
 from harness.device.cpu.heap import HeapSize
-from harness.tracking.owners import other_tensors, storage_bytes
+from harness.device.host.mapped_files import MappedFiles
+from harness.tracking.owners import address_of, other_tensors, storage_bytes
 
 
 class ScriptBaseline:
@@ -38,9 +39,10 @@ class ScriptBaseline:
 
     def _add_tensors(self) -> None:
         """Count the tensors that exist already as the training's, as those of the model of a script that
-        calls `stepscope.watch`."""
+        calls `stepscope.watch`. Those in mapped files or in shared memory are not in the heap."""
         with DisableTorchFunctionSubclass():
             tensors = [tensor for tensor, _ in other_tensors("cpu", set())]
-            in_heap = [tensor for tensor in tensors if not tensor.untyped_storage().is_shared()]
+            files = MappedFiles()
+            in_heap = [tensor for tensor in tensors if not files.contains(address_of(tensor) or 0)]
             size_bytes = sum(map(storage_bytes, in_heap))
         self._device.leave_out(HeapSize(-size_bytes, -size_bytes))

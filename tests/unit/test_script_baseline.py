@@ -36,7 +36,7 @@ def allocated_bytes(device: CpuDevice) -> int:
     return allocated
 
 
-def test_tensors_that_exist_already_are_the_trainings() -> None:
+def test_tensors_that_exist_already_are_the_trainings(tmp_path: Path) -> None:
     device = CpuDevice.open()
     ScriptBaseline(device, ScriptGuard()).close()
     before = allocated_bytes(device)
@@ -44,10 +44,13 @@ def test_tensors_that_exist_already_are_the_trainings() -> None:
     views = weight[::2], weight.view(2, -1)
     on_disk = torch.UntypedStorage._new_shared(8 * _MIB)
     shared = torch.empty(0, dtype=torch.uint8).set_(on_disk)
+    mapped = torch.from_file(str(tmp_path / "weights"), shared=True, size=8 * _MIB, dtype=torch.uint8)
+    torch.save(mapped, tmp_path / "checkpoint")
+    loaded = torch.load(tmp_path / "checkpoint", mmap=True)
     array = bytearray(8 * _MIB)
     ScriptBaseline(device, ScriptGuard()).close()
     assert len(views) == 2
-    assert len(array) == shared.numel() == 8 * _MIB
+    assert len(array) == shared.numel() == mapped.numel() == loaded.numel() == 8 * _MIB
     assert allocated_bytes(device) - before == pytest.approx(8 * _MIB, abs=_MIB)
 
 
