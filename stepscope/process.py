@@ -14,7 +14,8 @@ from typing import NamedTuple, NoReturn
 
 from harness.attach.active import active
 from harness.attach.ending import ScriptStopped, UnknownExit
-from harness.attach.launch import DISABLED_VARIABLE, report, reporting_threads
+from harness.attach.launch import DISABLED_VARIABLE, report
+from harness.attach.script_threads import reporting_threads
 from harness.errors import INTERRUPTED_CODE
 from harness.tracebacks import passes_on
 from stepscope.notebook import in_notebook

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.attach.active import activate, active, deactivate
+from harness.attach.active import activate, deactivate
 from harness.attach.descriptors import keeping_files_open
 from harness.attach.ending import ScriptStopped, ending_of
 from harness.attach.git import read_commit
@@ -28,6 +28,7 @@ from harness.attach.main_module import (
     path_of,
     run_as_main,
 )
+from harness.attach.script_threads import reporting_threads, wait_for_threads
 from harness.closing import Closing
 from harness.errors import INTERRUPTED_CODE, UsageError
 from harness.identity import identify_self, write_identity
@@ -260,6 +261,8 @@ def _run_watched(script: Script, folder: RunFolder, environ: Mapping[str, str]) 
         after_import("torch", partial(attachment.attach, has_tensors=False))
         with reporting_threads(attachment.end):
             error = execute(script)
+            if os.getpid() == pid and (error is None or isinstance(error, SystemExit)):
+                error = wait_for_threads() or error
         if os.getpid() != pid:  # A child that the script forked ends here too, and owns none of this.
             stack.pop_all()
             return exit_code(error)
@@ -271,36 +274,6 @@ def _run_watched(script: Script, folder: RunFolder, environ: Mapping[str, str]) 
             EndingGuard().run(attachment.report_end, error)
         EndingGuard().run(_close, stack)
     return exit_code(error)
-
-
-@contextmanager
-def reporting_threads(end: Callable[[BaseException], None]) -> Iterator[None]:
-    """Until the context ends, an error that ends a thread is printed as without Stepscope, and a stop in one
-    line; `end` takes the one of the thread that trains. A script's own threading.excepthook takes the place
-    of this one."""
-    print_error = threading.excepthook
-
-    def hook(arguments: threading.ExceptHookArgs) -> None:
-        error, attachment = arguments.exc_value, active()
-        is_training = attachment is not None and attachment.trains_in(arguments.thread)
-        # A SystemExit has no effect in a thread, and after a stop the script's clean-up may go on elsewhere.
-        if isinstance(error, Exception) and is_training:
-            ScriptGuard().run(end, error)
-        if isinstance(error, ScriptStopped):
-            print_notice(str(error))
-            return
-        trace = arguments.exc_traceback
-        if error is not None:
-            trace = leave_out_own_frames(error).__traceback__
-        kind, thread = arguments.exc_type, arguments.thread
-        print_error(threading.ExceptHookArgs((kind, error, trace, thread)))
-
-    threading.excepthook = hook
-    try:
-        yield
-    finally:
-        if threading.excepthook is hook:
-            threading.excepthook = print_error
 
 
 def _close(stack: ExitStack) -> None:

@@ -1,4 +1,4 @@
-"""Errors that end a thread of a script are printed as without a watch, and a stop in one line."""
+"""Threads of a script: errors are printed as without a watch, a stop in one line, and all steps count."""
 
 import os
 import subprocess
@@ -45,6 +45,41 @@ thread.start()
 thread.join()
 print("joined", flush=True)
 """
+
+_MAIN_ENDS_FIRST = """
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+import torch
+
+
+def train():
+    has_ended.wait()
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(7):
+        model(torch.ones(8, 4)).square().mean().backward()
+        optimizer.step()
+    print("trained")
+
+
+has_ended = threading.Event()
+idle = ThreadPoolExecutor(1)
+idle.submit(print, "submitted").result()
+threading.Thread(target=train).start()
+threading.Timer(0.5, has_ended.set).start()
+sys.exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_a_training_that_outlives_the_main_module_has_all_its_steps(tmp_path: Path) -> None:
+    script, home = tmp_path / "train.py", tmp_path / "home"
+    script.write_text(_MAIN_ENDS_FIRST)
+    watched = run_harness("run", "--home", str(home), str(script))
+    assert (watched.returncode, watched.stdout) == (0, "submitted\ntrained\n")
+    with log_of(home) as log:
+        assert (log.run().state, log.last_steps(1)[0].step) == (RunState.FINISHED, 7)
 
 
 @pytest.mark.long
