@@ -6,7 +6,15 @@ from weakref import ReferenceType, ref
 
 from torch import Tensor, is_grad_enabled
 
-from harness.attach.batches import Rows, rows_of, samples_of_first_step, sizes_of, version_of
+from harness.attach.batches import (
+    Rows,
+    first_tensor,
+    is_vector_of_floats,
+    rows_of,
+    samples_of_first_step,
+    sizes_of,
+    version_of,
+)
 from harness.attach.feeding import Feeding
 from harness.attach.left_batches import LeftBatches
 from harness.attach.passes import LoaderPass
@@ -111,6 +119,8 @@ class StepSizes:
         # How often a call of the model had another number of samples than the one before it, before one
         # backward pass. Once may be for a call that failed.
         self._size_changes = 0
+        # Whether the newest inputs of the first model are a vector of floats, as the state of an environment.
+        self._is_vector = False
         # The id of another model, and its inputs: the newest call since the last backward pass, if the first
         # model was not called.
         self._other_inputs: tuple[int, tuple[int | None, int | None]] | None = None
@@ -192,7 +202,7 @@ class StepSizes:
     def model_called(self, model_id: int, inputs: tuple[Any, ...]) -> None:
         """A model is called for training, once more or for the first time."""
         if self.leader not in (None, model_id):
-            if self.inputs == ONE_SAMPLE:
+            if self.inputs == ONE_SAMPLE or (self.inputs is not None and self._is_vector):
                 self._another_called(model_id, inputs)
             elif self.inputs is None:
                 self._other_inputs = model_id, sizes_of(inputs)
@@ -220,19 +230,23 @@ class StepSizes:
         elif before is not None and before[0] != sizes[0] and ONE_SAMPLE[0] not in (before[0], sizes[0]):
             self._size_changes += 1
         self.leader, self.inputs, self._rows = model_id, sizes, rows
+        self._is_vector = sizes[0] is None and is_vector_of_floats(first_tensor(inputs))
         self.has_early_gradients = False
 
     def replay(self, model_id: int, sizes: tuple[int | None, int | None]) -> None:
         """The first model was called for training with inputs of such samples and tokens, in a plain step
         that is no longer one."""
         self.leader, self.inputs, self._is_input_unknown = model_id, sizes, True
+        self._is_vector = False
         self._skipped.model_called(sizes[0], repeats_input=False)
 
     def _another_called(self, model_id: int, inputs: tuple[Any, ...]) -> None:
-        """A further model is called for training after the first one was called with one sample."""
+        """A further model is called for training after the first one was called with one sample, or with a
+        vector that may be one."""
         samples, tokens = sizes_of(inputs)
         if samples is not None and samples > 1:
             self.leader, self.inputs, self._rows = model_id, (samples, tokens), None
+            self._is_vector = False
 
     def gradients_begin(self, loaded: int | None, *, is_repeated: bool) -> None:
         """A backward pass begins; so far batches of `loaded` samples were returned in the step. `is_repeated`

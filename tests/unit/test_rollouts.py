@@ -90,15 +90,16 @@ def test_many_calls_are_a_part_of_their_step_where_each_has_some(tmp_path: Path,
 
 
 @pytest.mark.parametrize("delay", [1, 2])
+@pytest.mark.parametrize("state", [torch.ones(1, 4), torch.ones(4)])
 def test_an_agent_that_acts_with_gradients_has_the_samples_that_its_critic_learns_from(
-    tmp_path: Path, delay: int
+    tmp_path: Path, state: torch.Tensor, delay: int
 ) -> None:
     def script() -> None:
         actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
         of_actor = torch.optim.SGD(actor.parameters(), lr=1e-6)
         of_critic = torch.optim.SGD(critic.parameters(), lr=1e-6)
         for step in range(12):
-            actor(torch.ones(1, 4))
+            actor(state)
             critic(torch.ones(5, 4)).mean().backward()
             of_critic.step()
             if step % delay == 0:
