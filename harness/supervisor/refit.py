@@ -18,6 +18,8 @@ _SIZE = "batch_size"
 _NEWEST_STEPS = 50
 # Beyond this multiple of the largest measured size, a line says little.
 _FARTHEST = 64
+# Growth between steps from this share of what a batch needs on counts as a leak, called one or not.
+_LEAST_GROWTH_SHARE = 0.5
 # Devices with `samples_peak` (harness/device/protocol.py): a peak is the highest of several readings.
 _WITH_SAMPLED_PEAKS = frozenset({DeviceKind.CPU, DeviceKind.MPS})
 
@@ -67,10 +69,11 @@ class Refit(NamedTuple):
 
 def refit_peak(reader: LogReader) -> Refit | None:
     """Return the fit of the run in a log; None while too little was measured, also where one of the newest
-    steps is larger than those that were, and while live tensors leak: peaks then grow whatever the batch.
-    Raises LogError."""
+    steps is larger than those that were, and while live tensors leak, or have grown by half of what a batch
+    needs: peaks then grow whatever the batch. Raises LogError."""
     last = reader.extent().last
-    if last is None or any(map(_is_of_tensors, reader.memory.current_leaks())):
+    growth = [row for row in reader.memory.current_leaks() if row.series == LeakSeries.ALLOCATED]
+    if last is None or any(row.verdict == LeakVerdict.LEAK for row in growth):
         return None
     steps = reader.last_steps(_NEWEST_STEPS)
     newest = steps[-1].settings_version
@@ -81,6 +84,8 @@ def refit_peak(reader: LogReader) -> Refit | None:
     samples = max(step.samples for step in steps if step.settings_version == newest)
     if fit is None or not samples or samples >= LEAST_RATIO * fit.sizes[-1]:
         return None
+    if any(_is_of_a_batch(row, fit.bytes_per_sample * samples) for row in growth):
+        return None
     device = read_device(reader.run().device)
     is_sampled = device is not None and device.kind in _WITH_SAMPLED_PEAKS
     refit = Refit(fit, samples, is_lower_bound=is_sampled)
@@ -89,8 +94,10 @@ def refit_peak(reader: LogReader) -> Refit | None:
     return refit._replace(reached_bytes=reader.highest_peak(first, last, versions, refit.larger))
 
 
-def _is_of_tensors(row: LeakRow) -> bool:
-    return row.series == LeakSeries.ALLOCATED and row.verdict == LeakVerdict.LEAK
+def _is_of_a_batch(row: LeakRow, batch_bytes: float) -> bool:
+    """Return whether what may be a leak has grown to a size that matters beside `batch_bytes`."""
+    risen_bytes = row.risen_bytes or 0
+    return row.verdict == LeakVerdict.WATCH and risen_bytes >= _LEAST_GROWTH_SHARE * batch_bytes
 
 
 def _comparable(history: Sequence[SettingsRow]) -> list[int]:

@@ -196,6 +196,23 @@ def test_peaks_that_grow_by_a_leak_of_tensors_are_not_fitted(
         assert (refit_peak(reader) is not None) is is_fitted
 
 
+@pytest.mark.parametrize(("risen_mib", "is_fitted"), [(1, True), (6, False)])
+def test_growth_that_matters_beside_the_batch_is_not_fitted(
+    tmp_path: Path, risen_mib: int, *, is_fitted: bool
+) -> None:
+    rows = [
+        row._replace(samples=8, allocated_bytes=10 * MIB, peak_allocated_bytes=20 * MIB, flags=0)
+        for row in steps(1, 20)
+    ]
+    growth = a_leak()._replace(
+        series=LeakSeries.ALLOCATED, verdict=LeakVerdict.WATCH, risen_bytes=risen_mib * MIB
+    )
+    with LogAppender(tmp_path / "log.sqlite3", a_run()) as appender:
+        appender.append(rows, [growth])
+    with LogReader(tmp_path / "log.sqlite3") as reader:
+        assert (refit_peak(reader) is not None) is is_fitted
+
+
 @pytest.mark.parametrize("device_type", [CpuDevice, CudaDevice, MpsDevice, XpuDevice])
 def test_peaks_that_a_device_does_not_count_itself_are_lower_bounds(
     tmp_path: Path, device_type: type[Device]
