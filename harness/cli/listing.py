@@ -11,6 +11,7 @@ from harness import words
 from harness.analysis.oom.report import report_from_json
 from harness.analysis.oom.text import render
 from harness.analysis.ranks.stragglers import compare_ranks
+from harness.analysis.run_list import UNREADABLE
 from harness.cli.changes import change_facts, changes_json, changes_of
 from harness.cli.measuring import measurement_facts, measurements_of
 from harness.cli.overhead import overhead_facts, overhead_json, overhead_of
@@ -135,10 +136,11 @@ def _show_oom(
 
 
 def _facts(run: RunSummary) -> list[tuple[str, str]]:
+    state = run.status.state.value if run.problem is None else UNREADABLE
     device = words.NOT_AVAILABLE if run.device is None else f"{run.device.torch_name}, {run.device.name}"
     facts = [
         ("run", f"{run.name} ({run.run_id})"),
-        ("state", f"{run.status.state.value.replace('_', ' ')}: {run.status.message}"),
+        ("state", f"{state.replace('_', ' ')}: {run.status.message}"),
         ("device", device),
         ("parameters", words.count(run.parameters)),
         ("steps", words.count(run.steps)),
