@@ -76,6 +76,7 @@ def _print(
 
 def _contents(exported: Exported) -> str:
     nouns = {name: name.removesuffix("s").replace("_", " ") for name in exported.rows}
+    nouns["unobserved_steps"] = "unobserved block"  # Of several steps.
     return (
         ", ".join(words.plural(rows, nouns[name]) for name, rows in exported.rows.items() if rows)
         or "no rows"

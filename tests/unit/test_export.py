@@ -107,6 +107,11 @@ def test_what_a_step_did_not_measure_is_an_empty_cell_and_no_zero(tmp_path: Path
         assert block["samples"] in (None, "")
 
 
+def test_blocks_of_unobserved_steps_are_no_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", an_unmeasured_step().run_id, "-o", str(tmp_path)]) == 0
+    assert "2 steps, 1 unobserved block" in capsys.readouterr().out
+
+
 def test_what_a_step_did_not_measure_is_no_event(tmp_path: Path) -> None:
     exported = export_run(an_unmeasured_step(), tmp_path, ExportFormat.TENSORBOARD)
     events = EventAccumulator(str(exported.path))
