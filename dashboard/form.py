@@ -1,6 +1,7 @@
 """Widgets of settings, derived from their declarations."""
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,8 @@ from harness.records.script import DeclaredSetting
 from harness.settings.declaration import Effect, Group
 from harness.settings.spec import SettingSpec, ValueKind
 
-# The largest integer that JavaScript represents exactly.
-_LARGEST = 2**53 - 1
+# The largest integer that JavaScript represents exactly: a number field has none beyond.
+_LARGEST_WHOLE = 2**53 - 1
 
 
 def setting_input(
@@ -47,6 +48,9 @@ def setting_input(
         st.selectbox(label, list(map(str, spec.choices)), spec.choices.index(str(value)), **more)
     elif spec.kind is ValueKind.TEXT:
         st.text_input(label, value or "", **more)
+    elif spec.kind is ValueKind.INT and value is not None and abs(value) > _LARGEST_WHOLE:
+        reason = reason or f"Too large for a field; change it with: stepscope set RUN {spec.name}=…"
+        st.text_input(label, str(value), key=f"{key}_large", help=plain(reason), disabled=True)
     else:
         st.number_input(label, **_numbers(spec, value), **more)
 
@@ -54,15 +58,20 @@ def setting_input(
 def _numbers(spec: SettingSpec, value: Any) -> dict[str, Any]:
     """Return a number field's bounds, value and step."""
     whole = spec.kind is ValueKind.INT
-    cast: Callable[[float], float] = int if whole else float
+    cast: Callable[[float], float] = _shortened if whole else float
     return {
         "min_value": None if spec.minimum is None else cast(spec.minimum),
-        "max_value": None if spec.maximum is None else cast(min(spec.maximum, _LARGEST)),
-        "value": None if value is None else cast(value),
+        "max_value": None if spec.maximum is None else cast(spec.maximum),
+        "value": None if value is None else int(value) if whole else float(value),
         "step": 1 if whole else _step(spec, value),
         "format": None if whole else "%g",
         "placeholder": "none" if spec.optional else None,
     }
+
+
+def _shortened(bound: float) -> int:
+    """Return a bound of whole numbers, or the nearest number that a field can have."""
+    return max(-_LARGEST_WHOLE, min(int(bound), _LARGEST_WHOLE))
 
 
 def _step(spec: SettingSpec, value: Any) -> float:
@@ -97,6 +106,28 @@ def spec_of_declared(setting: DeclaredSetting) -> SettingSpec:
         maximum=setting.high,
         choices=setting.choices,
     )
+
+
+def alternative(spec: SettingSpec, now: Any) -> Any:
+    """Return a value to compare with the one in effect: the other one, the next one, twice or half."""
+    if spec.kind is ValueKind.BOOL:
+        return not now
+    if spec.kind is ValueKind.CHOICE:
+        at = spec.choices.index(now) if now in spec.choices else 0
+        return spec.choices[(at + 1) % len(spec.choices)]
+    if spec.kind is ValueKind.TEXT or now is None:
+        return now
+    double = _within(spec, 2 * now or 1)
+    half = now // 2 if spec.kind is ValueKind.INT else now / 2
+    return _within(spec, half) if double == now else double
+
+
+def _within(spec: SettingSpec, value: float) -> float:
+    """Return `value`, or the nearest one that the setting and its field can have."""
+    most: float = _LARGEST_WHOLE if spec.kind is ValueKind.INT else sys.float_info.max
+    low = -most if spec.minimum is None else max(spec.minimum, -most)
+    high = most if spec.maximum is None else min(spec.maximum, most)
+    return max(low, min(value, high))
 
 
 def tooltip(spec: SettingSpec, reason: str | None) -> str:

@@ -11,12 +11,12 @@ from dashboard.components import heading, plain, table
 from dashboard.controls import disabled_reason, unmeasurable_reason
 from dashboard.data.measuring import read_measured
 from dashboard.data.runs import RunView, read_view, supervisor
-from dashboard.form import setting_input, spec_of_declared
+from dashboard.form import alternative, setting_input, spec_of_declared
 from harness import words
 from harness.analysis.effect.measured import MeasuredFigure, Word
 from harness.errors import StepscopeError
 from harness.records.measurement import DEFAULT_PAIRS, LEAST_PAIRS, MOST_PAIRS, expected_s, judgment_pairs
-from harness.settings.spec import SPECS, SettingSpec, ValueKind
+from harness.settings.spec import SPECS, SettingSpec
 from harness.store.folder import RunFolder
 from harness.supervisor.measuring import Measurement, long_measurement
 
@@ -72,7 +72,7 @@ def _expectation(view: RunView) -> None:
 def _inputs(view: RunView, spec: SettingSpec, key: str, values: Mapping[str, Any]) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         with st.container(width=220):
-            setting_input(spec, key, _alternative(spec, values))
+            setting_input(spec, key, alternative(spec, values[spec.name]))
         with st.container(width=140):
             st.number_input(
                 "Pairs at most",
@@ -209,17 +209,3 @@ def _spec(view: RunView, name: str) -> SettingSpec | None:
     if name == "amp" and view.device is not None:
         return SPECS[name]._replace(choices=tuple(view.device.amp_modes))
     return SPECS[name]
-
-
-def _alternative(spec: SettingSpec, values: Mapping[str, Any]) -> Any:
-    """Return a value to propose for arm B: the other one, the next one, or the double."""
-    now = values[spec.name]
-    if spec.kind is ValueKind.BOOL:
-        return not now
-    if spec.kind is ValueKind.CHOICE:
-        at = spec.choices.index(now) if now in spec.choices else 0
-        return spec.choices[(at + 1) % len(spec.choices)]
-    if spec.kind is ValueKind.TEXT or now is None:
-        return now
-    double = 2 * now or 1
-    return min(double, spec.maximum) if spec.maximum is not None else double

@@ -1,11 +1,14 @@
 """Measured effects on the pages: the form, the progress, the results, and advice that is tried."""
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from dashboard.form import alternative, spec_of_declared
+from harness.attach.declaration import declare
 from harness.records.measurement import (
     Arm,
     MeasurementBlockRow,
@@ -63,6 +66,24 @@ def test_the_form_proposes_the_double_and_takes_another_value(live: LiveRun, ope
     app.number_input(key="measure_pairs").set_value(12).run()
     app.button(key="measure").click().run()
     assert live.requests == [(CommandKind.MEASURE, MeasureRequest({"batch_size": 48}, 12)._asdict())]
+
+
+@pytest.mark.parametrize(
+    ("value", "bounds", "proposed"),
+    [
+        (64, None, 128),
+        (2**53, None, 2**53 - 1),
+        (-4, (-5, 0), -5),
+        (10, (0, 10), 5),
+        (0, (0.0, 0.5), 0.5),
+        (1e308, None, sys.float_info.max),
+    ],
+)
+def test_the_proposed_number_is_one_that_the_setting_and_its_field_can_have(
+    value: float, bounds: tuple[float, float] | None, proposed: float
+) -> None:
+    spec = spec_of_declared(declare("knob", value, bounds, None, None))
+    assert alternative(spec, value) == proposed
 
 
 def test_the_form_is_closed_without_a_request(live: LiveRun, open_page: Open) -> None:

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from dashboard.wire import unpack
+from harness.attach.declaration import declare
 from harness.demo.machine import FACTS
 from harness.records.floats import encode_float
 from harness.records.run import DeviceKind, EventKind, EventRow, SettingsRow, Severity
@@ -56,6 +57,16 @@ def test_the_settings_that_a_script_declared_have_widgets(home: Home, open_page:
     (field,) = [field for field in app.number_input if field.label == "Dropout of the head"]
     assert field.value == 0.3
     assert (field.min, field.max) == (0.0, 0.9)
+
+
+@pytest.mark.parametrize("value", [2**53, -(2**64)])
+def test_a_declared_number_that_no_field_can_have_is_shown(home: Home, open_page: Open, value: int) -> None:
+    declared = declare("torch_seed", value, (-(2**64), 2**64), None, None)
+    script_run(home, {**SCRIPT_SETTINGS, "torch_seed": value}, [declared.to_row()])
+    app = open_page()
+    assert not app.exception
+    (field,) = [field for field in app.text_input if field.label == "torch_seed"]
+    assert (field.value, field.disabled) == (str(value), True)
 
 
 def test_a_setting_that_the_script_cannot_change_has_its_reason(home: Home, open_page: Open) -> None:
