@@ -8,23 +8,27 @@ from harness.records.profile import OperatorKind
 
 _NORMALIZATION = re.compile(
     r"(?:batch|layer|group|instance|rms|weight|qk)_?(?:layer_?)?norm|\bbn_[fb]w|(?:^|_)ln_(?:fwd|bwd)|welford"
-    r"|rowwisemoments|gammabeta|fusedparams|internalgradients|cucompute(?:part)?grad|normalization"
+    r"|(?:^|_)(?:rms|l2norm)_|rowwisemoments|gammabeta|fusedparams|internalgradients|cucompute(?:part)?grad"
+    r"|normalization"
 )
 _POOLING = re.compile(
-    r"(?:max|avg|average|adaptive)_?pool|(?:max|average)_?gradinput|pooling|(?:^|_)pool[123]d"
+    r"(?:max|avg|average|adaptive)_?pool|(?:max|average)_?gradinput|pooling|(?:^|_)pool[123]d|roi_?(?:align|pool)"
 )
 _EMBEDDING = re.compile(
     r"embedding|index_?select|vectorized_gather|compute_grad_weight|krn_partial|partial_segments"
     r"|sum_and_scatter"
 )
 _LOSS = re.compile(
-    r"loss|cross_?entropy|xentropy|classnll|(?:^|_)kl_?div|(?:^|::)mse_|(?:^|_)bce_|smooth_l1|(?:^|_|::)huber"
+    r"loss|cross_?entropy|xentropy|classnll|(?:^|_)(?:kl_?div|jsd)|(?:^|::)mse_|(?:^|_)bce_|smooth_l1"
+    r"|(?:^|_|::)huber|(?:^|_)ce_(?:fwd|bwd|forward|backward)|criterion|rnnt"
 )
 _ATTENTION = re.compile(
     # Deformable attention has kernels named as those of deformable convolution.
-    # FlashInfer has kernels of all kinds; vLLM fills a cache in the layout of FlashAttention.
-    r"attention|attn|ms_deform|(?<!cache_)flash(?!infer)|fmha|sdpa|scaled_dot_product"
-    r"|(?:decode|prefill)with|mergestate"
+    # FlashInfer has kernels of all kinds.
+    r"attention|attn|ms_deform|flash(?!infer)|fmha|sdpa|scaled_dot_product"
+    r"|(?:decode|prefill)with|mergestate|flex_decod|natten|(?:^|_)mla_"
+    # The stages of decoding in vLLM and SGLang.
+    r"|^_?fwd_(?:grouped_)?kernel_stage"
     # AOTriton's and aiter's backward pass.
     r"|sage_(?:fwd|quant)|bwd_kernel_d[kq]|^_?bwd_(?:preprocess|kernel_fuse)"
 )
@@ -37,13 +41,22 @@ _CONVOLUTION = re.compile(
 )
 _MATMUL = re.compile(
     r"gemm|gemv|cublas|cutlass|nvjet|splitk|(?:^|_)cijk_|marlin|moe_kernel|matmul|mmbackward|mvbackward"
+    # LoRA's small products.
+    r"|[bs]gmv|lora_(?:shrink|expand)"
     r"|cusparse::\w*(?:mm|mv)"
     r"|(?:^|_|::)(?:bmm|(?:addb?|badd)?b?mm(?![a-z0-9]))|(?:^|_|::)linear(?:backward|$|_)"
     r"|(?:^|::)dot_kernel|reduce_1block"
 )
+# The keys and values of inference, in the layout that the kernels of attention read.
+_CACHE = (
+    r"(?:append|store|set|write|reshape_and|concat_and)_?\w*(?:cache|kv_?buffer)|kv_?(?:buffer|cache)(?:_kernel)?$"
+    r"|(?:copy|swap)_blocks"
+)
 _COPY = re.compile(
-    r"memcpy|memset|copy_kernel|copy_device|catarray|fillfunctor|(?<!masked_)fill_kernel|index_elementwise"
-    r"|copy_out|copy_async|(?:reshape_and_|store_kv_?)cache|rocclr_(?:copy|fill)|copyscalarfunc|castscalarfunc"
+    r"memcpy|memset|copy_kernel|copy_device|copy(?:host|device)to|catarray|fillfunctor|(?<!masked_)fill_kernel"
+    rf"|index_elementwise|copy_out|copy_async|{_CACHE}|rocclr_(?:copy|fill)|copyscalarfunc|castscalarfunc"
+    # Of points, graphs, pages and the tokens of a mixture of experts.
+    r"|(?:^|_|::)(?:(?:gather|scatter|copy)_|group_points)\S*kernel|(?:^|_|::)(?:un)?permute_kernel"
     # Transformer Engine's, of weights and activations.
     r"|transformer_engine::\S*(?<!cast_)transpose|(?:^|_|::)(?:cat|roll)_cuda|subtensoropwith(?:sub|cast)tensor"
     # The accumulating half of index_put and index_add.
@@ -60,13 +73,14 @@ _IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
         OperatorKind.COMMUNICATION,
         re.compile(
             r"nccl|rccl|msccl|c10d::|gloo:|all_?reduce|all_?gather|reduce_?scatter|cross_device_reduce"
-            r"|nvshmem|deep_ep::|param_comms"
+            r"|nvshmem|deep_ep::|param_comms|all_?to_?all|userbuffers"
         ),
     ),
     (
         OperatorKind.OPTIMIZER,
         re.compile(
-            r"optimizer|amp_update_scale|(?:^|_)fused_?(?:adam|sgd|lamb|adagrad)|_foreach_|multi_?tensor|adam_|adamw"
+            r"optimizer|amp_(?:update_scale|non_finite)|(?:^|_)fused_?(?:adam|sgd|lamb|adagrad|lion)|_foreach_"
+            r"|multi_?tensor|adam_|adamw|percentileclipping"
         ),
     ),
     # The elementwise part of a recurrent cell, and the rotation of queries and keys.
@@ -81,6 +95,9 @@ _IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
         re.compile(
             r"(?:cudnn|mkldnn|miopen)_?rnn|rnn_(?:block)?persist|persist\w*rnn|(?:^|::)rnn_\w+$"
             r"|(?:^|_|::)(?:lstm|gru)(?:_mps)?(?:_backward)?$"
+            # State-space models and linear attention: Mamba, Flash Linear Attention, RWKV.
+            r"|selective_?(?:scan|state)|(?:^|_)chunk_(?:scan|state|cumsum|local_cumsum|gla|delta|gated|retention)"
+            r"|(?:^|_)chunk_(?:fwd|bwd)_kernel|state_passing|delta_rule|fused_recurrent|wkv|(?:^|_)sru_"
         ),
     ),
     (
@@ -92,6 +109,7 @@ _IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
         ),
     ),
     (OperatorKind.NORMALIZATION, _NORMALIZATION),
+    (OperatorKind.COPY, re.compile(_CACHE)),
     (OperatorKind.ATTENTION, _ATTENTION),
     (OperatorKind.POOLING, _POOLING),
     (OperatorKind.EMBEDDING, _EMBEDDING),
@@ -108,14 +126,15 @@ _IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
             r"|generic_tensor|tensor_kernel_scan|cub::\S*(?:device|agent)(?:segmented)?(?:reduce|scan)|lookback_scan"
             r"|(?:^|::)transform_kernel"
             r"|triu_tril|lpnorm"
-            # Types of 8 and 4 bits: Transformer Engine, fbgemm, vLLM, TensorRT-LLM, bitsandbytes.
-            r"|quantize|_quant_|_fp8_|fp8rowwise|cast_transpose"
+            # Types of 8 and 4 bits: Transformer Engine, fbgemm, vLLM, TensorRT-LLM, bitsandbytes, ExLlama.
+            r"|quant(?!ile)|_fp8_|fp8rowwise|cast_transpose|reconstruct_\w*(?:exllama|\dbit)"
             # nvFuser, and XLA.
             r"|nvfuser|(?:^|_)fusion(?:_\d+)?$"
             r"|masked_scale|(?:add|op)_tensor_kernel|activation_[fb]w"
             # MIOpen's.
             r"|subtensorop|(?:^|::)op(?:\dd)?tensor|miopen(?:active|neuron)"
-            r"|act_and_mul|swiglu|upsample|grid_?sampler|masked_fill|distribution|compiledfxgraph"
+            r"|act_and_mul|swiglu|geglu|(?:^|_|::)(?:moe_sum|bias_act|gated_act)|upsample|grid_?sampler"
+            r"|masked_fill|distribution|compiledfxgraph"
             r"|(?:add|sub|mul|div|sum|mean|pow|exp|log|sqrt|neg|where|abs|norm|var|std|clamp\w*)backward\d*$"
         ),
     ),
