@@ -2,6 +2,7 @@
 
 import errno
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,42 @@ def test_words_about_memory_alone_are_no_error_of_memory(text: str) -> None:
 def test_an_error_that_may_quote_another_process_is_none_of_this_one(name: str) -> None:
     assert not is_out_of_memory(an_error_of_library(name, "CUDA out of memory. Tried to allocate 2.00 GiB."))
     assert is_out_of_memory(an_error_of_library("numba.cuda.X", "CUDA_ERROR_OUT_OF_MEMORY"))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_of_memory"),
+    [
+        ("Error out of memory at line 380 in file pythonInterface.c", True),
+        ("Failed to create the context: out of memory", True),
+        ("synStatus=26 [Generic failure] Device out of memory", True),
+        ("NVJPEG_STATUS_ALLOCATOR_FAILURE", True),
+        ("Failed to allocate 268435456 bytes on device 'cuda:0'", True),
+        ("Error while deserializing header: Cannot allocate memory (os error 12)", True),
+        ("memory bank of 65536 rows: out of memory bank slots", False),
+        ("Unexpected key(s) in state_dict: 'memory.out_of_memory_token'", False),
+        ("Unsupported option. To avoid out of memory errors use gradient checkpointing.", False),
+        ("The handle is busy, out of memory or not initialized", False),
+    ],
+)
+def test_out_of_memory_counts_where_it_is_what_failed(text: str, is_of_memory: bool) -> None:
+    assert is_out_of_memory(RuntimeError(text)) is is_of_memory
+
+
+@pytest.mark.parametrize(
+    "filling",
+    ["cuda error ", "RESOURCE_EXHAUSTED ", "NVML_SUCCESS == x ", "9", "unable to write to file </torch_"],
+)
+def test_of_a_megabyte_of_text_both_ends_are_read_in_no_time(filling: str) -> None:
+    text = filling * (1_000_000 // len(filling))
+    start = time.process_time()
+    assert not is_out_of_memory(RuntimeError(text))
+    assert not is_ambiguous(RuntimeError(text))
+    assert read_error(text).requested_bytes is None
+    assert not is_of_host(text)
+    assert time.process_time() - start < 2
+    end = "CUDA out of memory. Tried to allocate 2.00 GiB."
+    assert is_out_of_memory(RuntimeError(text + end))
+    assert read_error(text + end).requested_bytes == 2 * 2**30
 
 
 def test_an_error_of_a_class_without_a_module_is_read() -> None:

@@ -84,6 +84,13 @@ def quote_it() -> None:
         raise TrainingFailedError(f"batch 7 failed: {error}") from None
 
 
+def quote_its_cause() -> None:
+    try:
+        run_out()
+    except MemoryError as error:
+        raise RuntimeError(f"batch 7: {error}") from error
+
+
 def next_attempt() -> None:
     raise RuntimeError("a shape is wrong")
 
@@ -117,7 +124,7 @@ def test_an_error_of_something_else_does_not(act: Callable[[], None]) -> None:
     assert not is_out_of_memory(error_of(act))
 
 
-@pytest.mark.parametrize("act", [leave_archive, fail_in_finally, raise_another, quote_it])
+@pytest.mark.parametrize("act", [leave_archive, fail_in_finally, raise_another, quote_it, quote_its_cause])
 def test_the_calls_are_those_of_the_memory_error(act: Callable[[], None]) -> None:
     raised = RaisedError.of(error_of(act))
     functions = [function for _, _, function in raised.calls()]

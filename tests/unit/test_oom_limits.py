@@ -152,6 +152,14 @@ def test_a_leak_beside_a_refused_request_is_not_said_to_have_filled_the_memory()
             "PyTorch",
             int(19.19 * GIB),
         ),
+        # With `backend:cudaMallocAsync`.
+        (
+            "Allocation on device 0 would exceed allowed memory. (out of memory)\n"
+            "Currently allocated     : 3.12 GiB\nRequested               : 1.00 GiB\n"
+            "Device limit            : 23.64 GiB\nFree (according to CUDA): 18.25 GiB\n"
+            "PyTorch limit (set by user-supplied memory fraction)\n                        : 4.00 GiB",
+            4 * GIB,
+        ),
     ],
 )
 def test_a_limit_of_the_process_in_the_text_is_its_cap(text: str, cap_bytes: int) -> None:
@@ -165,6 +173,8 @@ def test_metals_limit_is_read_too() -> None:
     )
     assert allowed_bytes(text) == int(9.07 * GIB)
     assert allowed_bytes(REFUSED[0]) is None
+    no_limit = "PyTorch limit (set by user-supplied memory fraction)\n          : 17179869184.00 GiB"
+    assert allowed_bytes(no_limit) is None
 
 
 @pytest.mark.parametrize("text", UNLISTED)

@@ -136,6 +136,7 @@ def test_a_cap_of_the_run_is_none_of_another_gpu(tmp_path: Path) -> None:
         ("CUDA out of memory. Tried to allocate 20.00 MiB (GPU 1; 31.75 GiB total capacity; 0 bytes", 1),
         ("XPU out of memory. Tried to allocate 34.00 MiB. GPU 12 has a total capacity of 11.93 GiB", 12),
         ("MPS backend out of memory (MPS allocated: 8.00 GB, other allocations: 1.00 GB", None),
+        ("Allocation on device 5 would exceed allowed memory. (out of memory)", 5),
         ("CUDA error: out of memory", None),
     ],
 )

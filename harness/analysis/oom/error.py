@@ -1,4 +1,4 @@
-"""Parser for the text of out-of-memory errors: torch 2.6 to 2.13, glibc and numpy.
+"""Parser for the text of out-of-memory errors: torch 1.0 to 2.14, glibc, numpy and other libraries.
 
 Messages for AMD's and Intel's GPUs match CUDA's; older ones for Apple's use KB, MB and GB for powers of
 1,024.
@@ -11,19 +11,37 @@ from typing import NamedTuple
 from harness.records.run import DeviceKind
 
 _UNITS = {"bytes": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50, "E": 2**60}
-# numpy ends a size of three digits with the point: "512. KiB" (`_size_to_string` in its _exceptions.py).
-_SIZE = r"([0-9]+(?:\.[0-9]*)?) (bytes|[KMGTPE])(?:i?B)?"
-# "Invalid buffer size" is Metal's error for a request above its largest buffer; the last two are faiss's.
+# numpy ends a size of three digits with the point: "512. KiB" (`_size_to_string` in its _exceptions.py). XLA
+# and Paddle leave out the space, and CuPy groups the digits: "2,147,483,648 bytes".
+_SIZE = r"([0-9][0-9,]{0,25}(?:\.[0-9]{0,9})?) ?(bytes|[KMGTPE])(?:i?B)?"
+# "Invalid buffer size" is Metal's error for a request above its largest buffer, "Requested size" TensorRT's,
+# "Requested" that of torch's cudaMallocAsync backend, "calloc" NCCL's; the last two are faiss's.
 _REQUESTED = re.compile(
-    r"(?:(?:[Tt]ried|trying|Unable|[Ff]ailed) to allocate|unable to mmap|Invalid buffer size:"
-    rf"|[Ff]ailed to cudaMalloc|alloc fail type .{{1,200}} size) {_SIZE}"
+    r"(?:(?:[Tt]ried|trying|Unable|[Ff]ailed) to allocate(?: request for)?|unable to mmap"
+    r"|Invalid buffer size:|Out of memory allocating|(?:Cannot|Could not) allocate(?: tensor with)?"
+    r"|Failed to CUDA calloc(?: async)?"
+    r"|Requested (?:amount of (?:GPU )?memory \(|size was )|^Requested +:"
+    rf"|[Ff]ailed to cudaMalloc|alloc fail type .{{1,200}} size) ?{_SIZE}",
+    re.MULTILINE,
+)
+# Without a unit: NCCL's segments of shared memory, Gaudi's, and Paddle's on the CPU.
+_REQUESTED_BYTES = re.compile(
+    r"(?:shared memory segment \S{1,400} \(size |Allocation failed for size::|\bAlloc )([0-9]+)"
 )
 # "capacty" is torch 2.1's; the second form is torch 1's.
 _TOTAL = re.compile(rf"total capaci?ty of {_SIZE}")
 _OLD_TOTAL = re.compile(rf"{_SIZE} total capacity")
 # torch's number of the device; the second form is torch 1's.
-_INDEX = re.compile(r"\bGPU ([0-9]+)(?: has a total|; [0-9.]+ [KMGTPE]i?B total)")
-_FREE = re.compile(rf"of which {_SIZE} is free")
+_INDEX = re.compile(
+    r"\bGPU ([0-9]+)(?: has a total|; [0-9.]+ [KMGTPE]i?B total)|Allocation on device ([0-9]+) would exceed"
+)
+_FREE = re.compile(rf"(?:of which|available memory is only) {_SIZE}")
+# The lines of the cudaMallocAsync backend (c10/cuda/CUDAMallocAsyncAllocator.cpp).
+_ASYNC_TOTAL = re.compile(rf"^Device limit +: {_SIZE}", re.MULTILINE)
+_ASYNC_FREE = re.compile(rf"^Free \(according to CUDA\): {_SIZE}", re.MULTILINE)
+_ASYNC_ALLOWED = re.compile(
+    rf"^PyTorch limit \(set by user-supplied memory fraction\)\s+: {_SIZE}", re.MULTILINE
+)
 _OLD_FREE = re.compile(rf"; {_SIZE} free")
 _PROCESS = re.compile(rf"this process has {_SIZE} memory in use")
 _LISTED = re.compile(rf"Process [0-9]+ has {_SIZE} memory in use")
@@ -37,7 +55,7 @@ _HOST = re.compile(
     r"DefaultCPUAllocator|Unable to allocate .+ for an array|\b_?(?:Array)?MemoryError\b"
     # Thrust's has the GPU's code or a buffer behind it, RMM's the place in its allocators of the GPU.
     r"|std::bad_alloc(?!: (?:out_of_memory: )?(?:CUDA|RMM|(?:cuda|hip)Error|temporary_buffer::))"
-    r"|in function '?(?:cv::)?OutOfMemoryError"
+    r"|in function '?(?:cv::)?OutOfMemoryError|posix_memalign\("
     r"|unable to (?:mmap|allocate shared memory)|_OUT_OF_HOST_MEMORY|_HOST_ALLOCATION_FAILED|\[Errno 12\]"
 )
 # Of /dev/shm. posix_fallocate returns its error and leaves errno alone, so that torch prints "Success (0)" or
@@ -45,8 +63,8 @@ _HOST = re.compile(
 # shm_open and NCCL's segments (its misc/shmutils.cc) fail with ENOSPC.
 _SHARED_MEMORY = re.compile(
     r"unable to allocate shared memory\(shm\) for file"
-    r"|unable to write to file </torch_[^>]*>(?:: No space left on device \(28\)|$|\s)"
-    r"|unable to open shared memory object <[^>]*> in \S+ mode: No space left on device \(28\)"
+    r"|unable to write to file </torch_[^>]{0,200}>(?:: No space left on device \(28\)|$|\s)"
+    r"|unable to open shared memory object <[^>]{0,400}> in \S+ mode: No space left on device \(28\)"
     r"|Error while creating shared memory segment \S+ \(size \d+\), error: No space left on device \(28\)"
 )
 # The handler of torch/utils/data/_utils/signal_handling.py: a page of a file that found no space in /dev/shm.
@@ -72,6 +90,11 @@ _NO_SIZE_BYTES = 2**62
 _TOTAL_SLACK = 1.01
 
 
+# Characters at each end of an error's text that are read: a compiler's error may hold a whole program, and a
+# text may have a megabyte.
+_MOST_CHARACTERS = 20_000
+
+
 class ErrorNumbers(NamedTuple):
     """Sizes in the text of an error, in bytes; None if absent. `total_bytes` and `free_bytes` are those of
     the device, `process_bytes` and `others_bytes` the memory of this process and of other processes."""
@@ -88,18 +111,24 @@ def read_error(text: str, reserved_bytes: int | None = None) -> ErrorNumbers:
 
     `reserved_bytes` is the allocator's reserved memory at the failure, used if the text does not state it.
     """
-    total_bytes = _first(_TOTAL, text) or _first(_OLD_TOTAL, text)
-    free_bytes = _first(_FREE, text)
-    if free_bytes is None:
-        free_bytes = _first(_OLD_FREE, text)
+    text = excerpt(text)
+    total_bytes = _first((_TOTAL, _OLD_TOTAL, _ASYNC_TOTAL), text)
+    free_bytes = _first((_FREE, _OLD_FREE, _ASYNC_FREE), text)
     process_bytes, others_bytes = _processes(text, total_bytes, reserved_bytes)
     return ErrorNumbers(
-        _possible(_first(_REQUESTED, text), None),
+        _possible(_requested(text), None),
         total_bytes,
         _possible(free_bytes, total_bytes),
         process_bytes,
         others_bytes,
     )
+
+
+def excerpt(text: str) -> str:
+    """Return the part of an error's text that is read: all of it, or both ends of a very long one."""
+    if len(text) <= 2 * _MOST_CHARACTERS:
+        return text
+    return f"{text[:_MOST_CHARACTERS]}\n{text[-_MOST_CHARACTERS:]}"
 
 
 def own_size(listed_bytes: Sequence[int], reserved_bytes: int | None) -> int | None:
@@ -126,9 +155,9 @@ def _processes(
     listed = [size for size in sizes if size is not None]
     is_whole = len(listed) == len(sizes)
     if _PROCESS.search(text):
-        own = _possible(_first(_PROCESS, text), total_bytes)
+        own = _possible(_first((_PROCESS,), text), total_bytes)
         return own, sum(listed) if listed and is_whole else None
-    allocated, unallocated = _first(_ALLOCATED, text), _first(_UNALLOCATED, text)
+    allocated, unallocated = _first((_ALLOCATED,), text), _first((_UNALLOCATED,), text)
     if allocated is not None:
         reserved_bytes = allocated + (unallocated or 0)
     own = own_size(listed, reserved_bytes) if is_whole else None
@@ -144,18 +173,19 @@ def _possible(size_bytes: int | None, total_bytes: int | None) -> int | None:
 
 def allowed_bytes(text: str) -> int | None:
     """Return the limit that the process has set for its own memory on the device; None if not in the text."""
-    return _first(_ALLOWED, text) or _first(_METAL_ALLOWED, text)
+    return _possible(_first((_ALLOWED, _METAL_ALLOWED, _ASYNC_ALLOWED), excerpt(text)), None)
 
 
 def gpu_index(text: str) -> int | None:
     """Return torch's number of the GPU that refused the request; None if not in the text."""
-    match = _INDEX.search(text)
-    return None if match is None else int(match[1])
+    match = _INDEX.search(excerpt(text))
+    return None if match is None else int(match[1] or match[2])
 
 
 def is_of_host(text: str, *, is_worker: bool = False) -> bool:
     """Return whether the error is about the host's memory. The text of a worker's error (`is_worker`) may
     name no allocator; workers seldom use a GPU."""
+    text = excerpt(text)
     return (
         _HOST.search(text) is not None
         or is_of_shared_memory(text)
@@ -165,7 +195,7 @@ def is_of_host(text: str, *, is_worker: bool = False) -> bool:
 
 def is_of_shared_memory(text: str) -> bool:
     """Return whether the error is about the host's shared memory, /dev/shm."""
-    return _SHARED_MEMORY.search(text) is not None or is_bus_error(text)
+    return _SHARED_MEMORY.search(excerpt(text)) is not None or is_bus_error(text)
 
 
 def is_bus_error(text: str) -> bool:
@@ -199,10 +229,20 @@ def tensor_bytes(error_bytes: int, device: DeviceKind) -> tuple[int, int]:
     return max(1, error_bytes - SMALL_SEGMENT_BYTES), error_bytes
 
 
-def _first(pattern: re.Pattern[str], text: str) -> int | None:
-    match = pattern.search(text)
+def _requested(text: str) -> int | None:
+    size_bytes = _first((_REQUESTED,), text)
+    if size_bytes is not None:
+        return size_bytes
+    match = _REQUESTED_BYTES.search(text)
+    return None if match is None else int(match[1])
+
+
+def _first(patterns: Sequence[re.Pattern[str]], text: str) -> int | None:
+    """Return the size that the first of the patterns which matches finds in the text."""
+    match = next((match for pattern in patterns if (match := pattern.search(text)) is not None), None)
     return None if match is None else _bytes(match[1], match[2])
 
 
 def _bytes(number: str, unit: str) -> int:
-    return int(float(number) * _UNITS[unit]) if "." in number else int(number) * _UNITS[unit]
+    digits = number.replace(",", "")
+    return int(float(digits) * _UNITS[unit]) if "." in digits else int(digits) * _UNITS[unit]

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from harness.analysis.oom.error import is_of_shared_memory
+from harness.analysis.oom.error import excerpt, is_of_shared_memory
 from harness.errors import StepscopeError, text_of
 from harness.notices import print_notice, print_traceback
 from harness.tracebacks import passes_on
@@ -20,63 +20,81 @@ Result = TypeVar("Result")
 
 _INCOMPLETE = "There was no memory for a part of the report on the out-of-memory error."
 
+# The words of CUDA and HIP for the code, and of most libraries, as a statement of its own: behind a colon, a
+# bracket, a quote, "error", a code or the name of a device, and not in front of a noun, as in "out of memory
+# slots".
+_OUT_OF_MEMORY = re.compile(
+    r"(?:\A|[:;.(\['\"`=>\n][\s'\"(]{0,4}|\b(?:\w*error|fail\w*|code|status|result)\W{0,4}(?:\d{1,4}\W{1,4})?"
+    r"|\b(?:cuda|hip|[a-z]pu|backend|device|host|cuda\w*allocation)[^a-z]{0,20})"
+    r"out ?of ?memory(?! +(?!(?:error|on|at|in|while|when|during|for|by|with|allocating|trying)\b)[a-z])",
+    re.IGNORECASE,
+)
+
 # Texts of torch's own allocators, of the drivers, of the libraries that allocate on their own, and of C++.
 _TEXTS = (
     "DefaultCPUAllocator: can't allocate memory",
-    # On Windows.
-    "DefaultCPUAllocator: not enough memory",
-    "XPU out of memory",
     # Of Intel's extension, for a request above the largest buffer.
     "Current platform can NOT allocate memory block",
-    "MPS backend out of memory",
     "Invalid buffer size",
-    "miopenStatusAllocFailed",
     "std::bad_alloc",
-    # The name of the code in HIP, in errors of libraries.
-    "hipErrorOutOfMemory",
     # Metal's, of a command buffer: "Insufficient Memory (00000008:kIOGPU…)".
     "kIOGPUCommandBufferCallbackErrorOutOfMemory",
-    # The name of the code in CUDA's driver: CUDA_CHECK_THROW of tiny-cuda-nn (its common_host.h).
-    "CUDA_ERROR_OUT_OF_MEMORY",
     # DALI's, of the GPU (`CUDABadAlloc` in its include/dali/core/cuda_error.h).
     "CUDA allocation failed",
+    # TensorFlow's.
+    "OOM when allocating tensor",
 )
 _PATTERNS = (
-    # The words of CUDA and HIP for the code, behind the name of one of them, of a function or of the code:
-    # torch, Triton, NCCL, Thrust, CUB, Transformer Engine, tiny-cuda-nn, CTranslate2, DALI, faiss.
+    _OUT_OF_MEMORY,
+    # torch's of any device, as "NPU", "MPS backend": only its allocators write this.
+    re.compile(r"\bout of memory\b.{0,200}?\. ?Tried to allocate\b"),
+    # The names of codes, of CUDA's driver, OpenCL, Vulkan, Level Zero, Intel's runtime (PI before oneAPI
+    # 2025), nvJPEG and the BLAS libraries. cuDNN 9 has CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED.
+    re.compile(r"[A-Z]_(?:ALLOC(?:ATION|ATOR)?_FAIL(?:ED|URE)|OUT_OF_(?:DEVICE_|HOST_)?MEMORY)\b"),
+    # Those of CUDA's and HIP's runtimes, CUTLASS and MIOpen.
+    re.compile(r"(?:Error(?:OutOfMemory|MemoryAllocation)|StatusAllocFailed)\b"),
+    # torch has the words for the codes of cuBLAS (torch 1) and of cuSPARSE (`TORCH_CUDASPARSE_CHECK` in
+    # aten/src/ATen/cuda/Exceptions.h).
     re.compile(
-        r"\b(?:cuda|hip)(?:.{0,200}?(?:error|fail)\w*)?[^a-z]{0,20}(?:with error )?\bout of memory\b",
-        re.IGNORECASE,
+        r"\b(?:cu|hip)blas runtime error : resource allocation failed"
+        r"|resource allocation failed when calling `(?:cu|hip)sparse"
     ),
-    # cuDNN 9 has names such as CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED.
-    re.compile(r"\b(?:CU|HIP)(?:BLAS|DNN|SOLVER|SPARSE|FFT)_(?:\w+_)?ALLOC(?:ATION)?_FAILED\b"),
-    # torch has the words for cuSPARSE's codes (`TORCH_CUDASPARSE_CHECK` in aten/src/ATen/cuda/Exceptions.h).
-    re.compile(r"resource allocation failed when calling `(?:cu|hip)sparse"),
-    # Intel's runtime, now and (PI) before oneAPI 2025.
-    re.compile(r"\b(?:UR_RESULT|PI)_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY\b"),
-    # `gpuAssert` in triton/backends/amd/driver.c, for a long time with a misspelled "Messsage".
-    re.compile(r"Triton Error \[HIP\]: +Code: \d+, Mess+age: out of memory"),
     # torch's, of an error in a worker that cannot be made of a text alone, as NumPy's (torch/_utils.py).
     re.compile(r"\ACaught \w*MemoryError in "),
-    # ENOMEM of mmap (aten/src/ATen/MapAllocator.cpp).
-    re.compile(r"unable to mmap.{1,400}: Cannot allocate memory \(12\)", re.DOTALL),
+    # ENOMEM, as C's and Rust's libraries spell it (mmap in aten/src/ATen/MapAllocator.cpp, safetensors), and
+    # its number, as torch 1 and Paddle print it.
+    re.compile(r": Cannot allocate memory(?: \((?:os error )?12\)|\s*$)", re.MULTILINE),
+    re.compile(r"posix_memalign\([^()]{1,100}\)(?: == 0\. |:)12\b"),
     # spconv, and mmdetection3d's copy of it (tensorview.h): the number of cudaErrorMemoryAllocation.
     re.compile(r"\bcuda (?:execution )?failed with error 2\b"),
     # NCCL's last error after a failed cudaMalloc (`ncclCudaCalloc` in its src/include/alloc.h); it says the
     # same on a GPU that has failed before in any way.
     re.compile(r"Failed to CUDA calloc (?:async )?\d+ bytes"),
-    # XLA's status is also that of gRPC for a message that is too large.
+    # XLA's and TensorFlow's status is also that of gRPC for a message that is too large.
     re.compile(
-        r"\bRESOURCE_EXHAUSTED\b.{0,400}?(?:out of memory|to (?:allocate|reserve))", re.IGNORECASE | re.DOTALL
+        r"\bRESOURCE[_ ]?EXHAUSTED.{0,400}?(?:out of memory|to (?:allocate|reserve))",
+        re.IGNORECASE | re.DOTALL,
     ),
     # ONNX Runtime (onnxruntime/core/framework/bfc_arena.cc).
     re.compile(r"Failed to allocate memory for requested buffer of size \d+"),
+    # torch on Windows and before 1.0, DirectML.
+    re.compile(r"\bnot enough (?:(?:gpu|video|device|host|system) ){0,2}memory\b", re.IGNORECASE),
+    # A request that was refused, with its size: Warp, Paddle, DirectML.
+    re.compile(
+        r"\b(?:(?:failed|unable) to|could not|cannot) allocate (?:\w+ (?:of|with) )?"
+        r"[0-9][0-9.,]{0,25} ?(?:bytes|[KMGT]i?B)\b",
+        re.IGNORECASE,
+    ),
+    # TensorRT.
+    re.compile(r"Requested amount of (?:GPU )?memory \(\d+ bytes\) could not be allocated"),
+    # Intel's Gaudi.
+    re.compile(r"\bPT_DEVMEM Allocation failed for size"),
     # OpenCV (modules/core/src/alloc.cpp).
     re.compile(r"in function '?(?:cv::)?OutOfMemoryError\b"),
     # Raised while the message of an out-of-memory error is put together, where NVML lists no processes (MIG,
     # containers): `reportProcessMemoryInfo` in c10/cuda/CUDACachingAllocator.cpp, called for nothing else.
     re.compile(
-        r"NVML_SUCCESS == .{1,200}? INTERNAL ASSERT FAILED at \S*CUDACachingAllocator\.cpp", re.DOTALL
+        r"NVML_SUCCESS == .{1,200}? INTERNAL ASSERT FAILED at \S{0,400}CUDACachingAllocator\.cpp", re.DOTALL
     ),
 )
 
@@ -149,9 +167,13 @@ def _quotes(error: BaseException, context: BaseException) -> bool:
 
 
 def memory_error_of(error: BaseException) -> BaseException | None:
-    """Return the error by which memory ran out: `error`, or one of those `with_causes` yields; None if memory
-    did not run out."""
-    return next((one for one in with_causes(error) if _is_of_memory(one)), None)
+    """Return the error by which memory ran out: `error`, or one of those `with_causes` yields, the newest
+    that quotes no older one; None if memory did not run out."""
+    newest: BaseException | None = None
+    for one in with_causes(error):
+        if _is_of_memory(one) and (newest is None or _quotes(newest, one)):
+            newest = one
+    return newest
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -175,7 +197,7 @@ def _is_of_memory(error: BaseException) -> bool:
         return error.errno == errno.ENOMEM or _NO_MEMORY_OF_SYSTEM in text_of(error)
     if not isinstance(error, RuntimeError) and not _is_of_library(error):
         return False
-    text = text_of(error)
+    text = excerpt(text_of(error))
     if is_of_shared_memory(text) or any(part in text for part in _TEXTS):
         return True
     return any(pattern.search(text) for pattern in _PATTERNS)
@@ -191,7 +213,7 @@ def is_ambiguous(error: BaseException) -> bool:
     """Return whether `error`, or a cause that it was raised from, may or may not mean that memory ran out:
     the allocator's counters decide (`MemoryWatch.has_failures`)."""
     return any(
-        isinstance(one, RuntimeError) and _AMBIGUOUS.search(text_of(one)) is not None
+        isinstance(one, RuntimeError) and _AMBIGUOUS.search(excerpt(text_of(one))) is not None
         for one in with_causes(error)
     )
 
