@@ -26,7 +26,7 @@ from dashboard.views.changes import request_pill
 from harness import words
 from harness.analysis.memory.snapshots import compare, suspect_sentence
 from harness.errors import LogError
-from harness.records.memory import AllocationRow, SnapshotReason, SnapshotRow
+from harness.records.memory import AllocationRow, SnapshotReason, SnapshotRow, reason_in_log
 from harness.records.run import CommandKind
 
 # The newest requests among which the last one for a snapshot is searched.
@@ -90,7 +90,7 @@ def _last_request(view: RunView) -> None:
 
 
 def _name(row: SnapshotRow) -> str:
-    reason = "requested" if row.reason == SnapshotReason.REQUESTED else row.reason
+    reason = reason_in_log(row.reason)
     step, allocated = words.count(row.step), words.size(row.allocated_bytes)
     return f"#{row.snapshot_id} · step {step} · {reason} · {allocated}"
 

@@ -28,19 +28,19 @@ class RankInbox(Inbox):
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock_s = clock_s
-        self.asked_to_stop: str | None = None
-        self._asked_s = 0.0
+        self.stop_message: str | None = None
+        self._requested_s = 0.0
 
     def stop_together(self, message: str) -> None:
         """Ask all ranks to stop. Called from signal handlers."""
-        if self.asked_to_stop is None:
-            self._asked_s = self._clock_s()
-            self.asked_to_stop = message
+        if self.stop_message is None:
+            self._requested_s = self._clock_s()
+            self.stop_message = message
 
     @property
     def has_waited(self) -> bool:
         """Return whether the agreed end should have come by now."""
-        return self.asked_to_stop is not None and self._clock_s() - self._asked_s > _PATIENCE_S
+        return self.stop_message is not None and self._clock_s() - self._requested_s > _PATIENCE_S
 
 
 class RankCommands:
@@ -61,7 +61,7 @@ class RankCommands:
         self._control = CommandPoll(folder, self._read) if store.place.local_rank == 0 else None
         self._agreement: Agreement | None = None
         self._proposal_count = 0
-        self._has_asked = False
+        self._has_proposed_stop = False
         self._unsent: deque[CommandRow] = deque()
 
     def agreement(self, context: RunContext) -> Agreement:
@@ -78,8 +78,8 @@ class RankCommands:
     def poll(self) -> None:
         """Propose new commands, and pass on the next proposal. Raises RuntimeError when the store has
         ended."""
-        if self._inbox.has_waited and self._inbox.asked_to_stop is not None:
-            self._inbox.stop(self._inbox.asked_to_stop)
+        if self._inbox.has_waited and self._inbox.stop_message is not None:
+            self._inbox.stop(self._inbox.stop_message)
         if self._control is not None:
             self._control.poll()
         self._gather()
@@ -110,9 +110,9 @@ class RankCommands:
                 self._unsent.append(command)
             else:
                 self._inbox.put(command)
-        if self._inbox.asked_to_stop is not None and not self._has_asked:
-            self._has_asked = True
-            self._unsent.append(self._end(RunState.STOPPED, self._inbox.asked_to_stop))
+        if self._inbox.stop_message is not None and not self._has_proposed_stop:
+            self._has_proposed_stop = True
+            self._unsent.append(self._end(RunState.STOPPED, self._inbox.stop_message))
 
     def _end(self, state: RunState, message: str) -> CommandRow:
         return end_command(uuid.uuid4().hex, self._unix_ns(), state, message)

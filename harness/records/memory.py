@@ -56,9 +56,14 @@ class SnapshotReason(StrEnum):
 
     # Once after the warm-up: memory by module, without single allocations.
     START = "start"
-    REQUESTED = "asked"
+    REQUESTED = "requested"
     LEAK = "leak"
     OUT_OF_MEMORY = "out of memory"
+
+
+def reason_in_log(value: str) -> str:
+    """Return the reason of a snapshot by its column in a log; older logs have another value for a request."""
+    return SnapshotReason.REQUESTED if value == "asked" else value
 
 
 class SnapshotRow(NamedTuple):

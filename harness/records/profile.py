@@ -11,7 +11,7 @@ from typing import NamedTuple
 class ProfileReason(StrEnum):
     """The reason for a profile."""
 
-    REQUESTED = "asked"
+    REQUESTED = "requested"
     # The setting `profile_at` names the step.
     SCHEDULE = "schedule"
 

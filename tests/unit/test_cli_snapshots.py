@@ -48,7 +48,8 @@ def run_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     with LogAppender(folder.log, a_run(folder.run_id, "looked-at")) as appender:
         first = a_row("a.py:1 f", 8 * MIB)._replace(snapshot_id=1)
         second = a_row("b.py:2 g", 3 * MIB, grown_bytes=MIB, grown_blocks=1)._replace(snapshot_id=2)
-        appender.append(rows=[first, a_snapshot(1), second, a_snapshot(2)])
+        older = a_snapshot(1)._replace(reason="asked")
+        appender.append(rows=[first, older, second, a_snapshot(2)])
     return folder.run_id
 
 
@@ -66,6 +67,8 @@ def test_a_runs_snapshots_and_the_newest_ones_sites_are_listed(
     assert main(["snapshots", run_name]) == 0
     out = capsys.readouterr().out
     assert "Said by hand." in out
+    assert "asked" not in out
+    assert out.count("requested") >= 1
     assert "Snapshot 2:" in out
     assert "b.py:2 g" in out
     assert "a.py:1 f" not in out

@@ -38,7 +38,7 @@ def test_a_deleted_folder_is_nowhere(folder: RunFolder) -> None:
     assert handle.locate() is None
 
 
-def test_a_run_is_asked_to_stop_once_its_folder_is_gone(folder: RunFolder) -> None:
+def test_a_run_is_requested_to_stop_once_its_folder_is_gone(folder: RunFolder) -> None:
     inbox = Inbox()
     with FolderHandle(folder) as handle:
         watch = FolderWatch(handle.locate, folder.path, inbox)

@@ -241,7 +241,7 @@ def a_site(site: str, live_bytes: int) -> AllocationRow:
 
 
 def a_snapshot(step: int) -> SnapshotRow:
-    return SnapshotRow(1, 0, step, "asked", "tracked", 6, 9, 9, 9, 1, 2_000_000, 1.5, None, None, "Cut.")
+    return SnapshotRow(1, 0, step, "requested", "tracked", 6, 9, 9, 9, 1, 2_000_000, 1.5, None, None, "Cut.")
 
 
 def test_a_comparison_names_what_grew_and_by_how_much_a_step() -> None:

@@ -7,7 +7,7 @@ from statistics import median
 from typing import NamedTuple
 
 from harness import words
-from harness.records.memory import AllocationRow, MemoryCategory, SnapshotRow
+from harness.records.memory import AllocationRow, MemoryCategory, SnapshotRow, reason_in_log
 
 # Less is no suspect: the losses of some steps wait for the log writer.
 LEAST_GROWN_BYTES = 1024
@@ -183,7 +183,7 @@ def snapshot_cells(row: SnapshotRow) -> tuple[str, ...]:
     return (
         words.count(row.snapshot_id),
         words.count(row.step),
-        row.reason,
+        reason_in_log(row.reason),
         words.size(row.allocated_bytes),
         words.size(row.explained_bytes),
         words.count(row.sites),

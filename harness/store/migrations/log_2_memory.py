@@ -23,7 +23,7 @@ CREATE TABLE snapshots (
     snapshot_id INTEGER PRIMARY KEY, -- counts from 1
     t_ns INTEGER NOT NULL, -- since the run's start
     step INTEGER NOT NULL, -- the step before which it was taken
-    reason TEXT NOT NULL, -- start, asked, leak, out of memory
+    reason TEXT NOT NULL, -- start, requested, leak, out of memory
     method TEXT NOT NULL, -- how it was taken, in words
     tracked_steps INTEGER NOT NULL, -- steps during which every allocation was followed
     allocated_bytes INTEGER, -- allocated at that moment

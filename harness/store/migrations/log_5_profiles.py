@@ -8,7 +8,7 @@ CREATE TABLE profiles (
     first_step INTEGER NOT NULL, -- the first step recorded
     steps INTEGER NOT NULL, -- steps recorded; 0: the profile failed, message says why
     settings_version INTEGER NOT NULL, -- the version of the settings in effect
-    reason TEXT NOT NULL, -- asked, schedule
+    reason TEXT NOT NULL, -- requested, schedule
     on_device INTEGER NOT NULL, -- 1: kernels on the device's clock; 0: operators on the CPU alone
     wall_ns INTEGER, -- how long the recorded steps took
     busy_ns INTEGER, -- of that: a kernel or copy ran on the device, or an operator on the CPU
