@@ -57,7 +57,8 @@ def _leak(row: LeakRow, is_over: bool) -> None:
         for text, meaning in _figures(row, is_over):
             st.badge(text, color="gray", help=meaning)
     if verdict in (LeakVerdict.LEAK, LeakVerdict.WATCH):
-        st.text(row.message)
+        # What it says of the time to come held at that step.
+        st.text(f"At step {words.count(row.step)}: {row.message}" if is_over else row.message)
     else:
         st.caption(plain(row.message))
     if row.cause:

@@ -160,10 +160,14 @@ def test_only_of_an_active_run_it_is_projected_when_memory_runs_out(
 ) -> None:
     ended = demo("steady", 500)
     _insert(ended, _LEAK)
-    assert "out of memory in" not in _read(open_page("memory", run=ended.run_id))
+    page = open_page("memory", run=ended.run_id)
+    assert "out of memory in" not in _read(page)
+    assert f"At step {_LEAK.step:,}: {_LEAK.message}" in [text.value for text in page.text]
     with live_run(home, Settings()) as run:
         run.put(_LEAK)
-        assert "out of memory in about 3,100 steps" in _read(open_page("memory", run=run.folder.run_id))
+        page = open_page("memory", run=run.folder.run_id)
+        assert "out of memory in about 3,100 steps" in _read(page)
+        assert _LEAK.message in [text.value for text in page.text]
 
 
 def test_snapshots_name_what_grew_and_are_compared(demo: Write, open_page: Open) -> None:
