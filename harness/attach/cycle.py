@@ -13,9 +13,11 @@ class UpdateCycle:
 
     Keys identify optimizers. An optimizer that steps a second time while others of the cycle are missing, or
     a new batch in that situation, removes those: they do not step in every iteration. With a batch of a
-    loader, a few further steps wait for the others: a critic may be updated several times. Where one of those
-    alone steps with a batch, as two that take turns, the next batch ends the training step. The first
-    iteration also waits for those that are expected in it.
+    loader, a few further steps wait for the others: a critic may be updated several times. Such steps of the
+    one that has ended the iteration, before the next batch, belong to the next iteration: a penalty of the
+    gradients is often updated apart, every few iterations. Where one of those alone steps with a batch, as
+    two that take turns, the next batch ends the training step. The first iteration also waits for those that
+    are expected in it.
 
     One that is new after the end of an iteration is a candidate: it joins if it steps again after the next
     iteration, is ignored if two pass without it, as the delayed policy of TD3, and replaces the others if it
@@ -56,8 +58,12 @@ class UpdateCycle:
         self._successors: set[int] = set()
         # Whether an iteration has ended since a candidate stepped.
         self._candidates: dict[int, bool] = {}
-        # Further steps of members that are in `done`.
+        # Further steps of members that are in `done`, or of `_last`.
         self._repeats = 0
+        # The one of several members that ended the newest iteration, if that had a batch; whether the newest
+        # step of an optimizer had one.
+        self._last: int | None = None
+        self._is_fed = False
         # Whether a candidate that has stepped since the last iteration does not exist any more.
         self._has_lost_candidate = False
 
@@ -65,6 +71,7 @@ class UpdateCycle:
         """Take notice of a step of an optimizer; return whether it ends the training step. `has_batch` is
         whether that step has a batch of a loader: a member that steps again before the others, as the critic
         of a GAN does several times with each batch, then waits for them, or for the next batch."""
+        self._is_fed = has_batch or self.has_batch
         if key in self._occasional:
             self._since_member[key] = self._since_member.get(key, 0) + 1
             if self._since_member[key] == _TURN or key in self._replaced:
@@ -84,8 +91,11 @@ class UpdateCycle:
                 self._repeats += 1
                 return False
             self._drop_missing()
+        elif key == self._last and not (self.done or self.has_batch) and self._repeats < _MOST_REPEATS:
+            self._repeats += 1
+            return False
         self.done.add(key)
-        return self._is_over()
+        return self._is_over(key)
 
     def created(self, key: int) -> None:
         """An optimizer was created for parameters that a member has too, or for such of the same shapes."""
@@ -105,6 +115,11 @@ class UpdateCycle:
         self._replaced.clear()
         self._repeats = 0
         return is_waiting
+
+    def batch_missed(self) -> None:
+        """The batch that was requested did not come: the pass over the loader is over."""
+        if not (self.done or self.has_stepped_alone):
+            self.has_batch = False
 
     def has_updated(self, key: int) -> bool:
         """Return whether an optimizer has stepped before."""
@@ -140,9 +155,10 @@ class UpdateCycle:
                 return self._replace_members({key}, key)
             self._candidates[key] = False
             return False
+        self._since_member.clear()
         self.members.add(key)
         self.done.add(key)
-        return self._is_over()
+        return self._is_over(key)
 
     def _came_again(self, key: int) -> bool:
         """Decide on a candidate that steps a second time."""
@@ -170,11 +186,13 @@ class UpdateCycle:
         self._since_member.clear()
         self._successors.clear()
         self.done = {key}
-        return self._is_over()
+        return self._is_over(key)
 
-    def _is_over(self) -> bool:
+    def _is_over(self, key: int) -> bool:
+        """Return whether the step of `key` ends the iteration, and begin the next one."""
         if not self.done or self.done < self.members or (self._expected and self._expected - self.done):
             return False
+        self._last = key if self._is_fed and len(self.done) > 1 else None
         self._expected, self._repeats = set(), 0
         self.done.clear()
         self.has_batch = self.has_stepped_alone = self._has_lost_candidate = False

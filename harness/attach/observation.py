@@ -82,6 +82,8 @@ class Observation(StepEnds):
         if self.under_way.is_plain:
             self.leave_plain_step()
         if not self.is_loading:
+            if not self.tracker.has_batch:
+                self.cycle.batch_missed()
             self.tracker.batch_missed(has_failed=has_failed)
             self.tracker.samples = samples + (self.tracker.samples or 0) or None
 

@@ -47,6 +47,7 @@ def steps_in(events: str) -> list[int]:
         ("bAbBbC", 10, 30),
         ("bAbAbBbB", 10, 40),
         ("bPQbQ", 10, 20),
+        ("bGDbGDbGDD", 5, 15),
     ],
 )
 def test_every_iteration_is_one_step_whatever_number_of_optimizers_it_has(
@@ -128,6 +129,7 @@ def test_trainings_that_take_turns_miss_few_steps_at_each_turn(events: str, step
         ("bDGbDG", "001001"),
         ("bAbAbA", "001101"),
         ("AAA", "011"),
+        ("bDGGbDGG", "00100010"),
     ],
 )
 def test_the_first_iteration_waits_for_the_expected_optimizers_until_the_next_batch(
@@ -136,6 +138,17 @@ def test_the_first_iteration_waits_for_the_expected_optimizers_until_the_next_ba
     cycle = UpdateCycle(lambda key: {ord("G") if key != ord("G") else ord("D")})
     is_end = [cycle.batch_requested() if one == "b" else cycle.updated(ord(one)) for one in events]
     assert "".join(str(int(one)) for one in is_end) == ends
+
+
+def test_an_optimizer_between_those_of_single_tasks_makes_no_steps() -> None:
+    cycle, meta, steps = UpdateCycle(), 100, 0
+    for task in range(6):
+        cycle.created(task)
+        cycle.forget(task - 1)
+        for _ in range(2):
+            steps += cycle.only == task or cycle.updated(task)
+        steps += cycle.updated(meta)
+    assert steps == 2 * 6
 
 
 def test_an_expected_optimizer_that_is_no_more_is_not_waited_for() -> None:

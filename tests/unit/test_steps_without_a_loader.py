@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from tests.attach_factories import steps_of
 
@@ -95,3 +96,22 @@ def test_an_evaluation_before_the_update_of_a_closure_is_of_no_step(tmp_path: Pa
     log = steps_of(tmp_path, train)
     assert list(log.evaluations_ns) == [STEPS // 2 + 2]
     assert log.unexplained_gaps_ns() == {}
+
+
+def test_optimizers_that_are_created_after_the_last_batch_make_steps_from_their_first_update_on(
+    tmp_path: Path,
+) -> None:
+    loader = DataLoader(TensorDataset(torch.randn(4 * BATCH, 4)), batch_size=BATCH)
+
+    def script() -> None:
+        parts = Parts()
+        for (inputs,) in loader:
+            parts.loss(inputs).backward()
+            parts.optimizer.step()
+        for _ in range(3):
+            parts.optimizer = torch.optim.SGD(parts.model.parameters(), lr=0.01)
+            for _ in range(2):
+                parts.loss(torch.randn(1, 4)).backward()
+                parts.optimizer.step()
+
+    assert [row.samples for row in steps_of(tmp_path, script).steps] == [BATCH] * 4 + [1] * 6
