@@ -1,6 +1,7 @@
 """Sizes of a script's batches of any structure."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -155,18 +156,24 @@ def _sizes_beside(vector: Tensor, inputs: Any) -> tuple[int | None, int | None]:
 
 
 def rows_of(inputs: Any) -> Rows | None:
-    """Return which rows of another tensor a model's first input is, as `rays[i : i + 1024]`. None: it is a
-    tensor of its own, or has not the same dimensions, as a time step of a sequence."""
+    """Return which rows of another tensor a model's first input is, as `rays[i : i + 1024]`, or of one with
+    further dimensions before the last ones, as `points.reshape(-1, 3)`. None: it is a tensor of its own, or
+    a whole element, as a time step of a sequence."""
     tensor = inputs[0] if type(inputs) is tuple and inputs else None
     if type(tensor) is not Tensor or (whole := tensor._base) is None or whole.is_nested:
         return None
     if tensor.layout is not torch.strided or whole.layout is not torch.strided:
         return None
-    if not tensor.dim() or tensor.dim() != whole.dim() or tensor.shape[1:] != whole.shape[1:]:
+    flattened = whole.dim() - tensor.dim()
+    if not tensor.dim() or flattened < 0 or tensor.shape[1:] != whole.shape[1 + flattened :]:
         return None
-    if (strides := tensor.stride()) != whole.stride() or not strides[0]:
+    if (strides := tensor.stride()) != whole.stride()[flattened:] or not strides[0]:
         return None
     first = (tensor.storage_offset() - whole.storage_offset()) // strides[0]
+    if flattened:
+        size = prod(whole.shape[1 : 1 + flattened])
+        if not whole.is_contiguous() or len(tensor) == size:
+            return None
     return Rows(id(whole), first, first + tensor.shape[0])
 
 

@@ -98,6 +98,22 @@ def test_an_evaluation_before_the_update_of_a_closure_is_of_no_step(tmp_path: Pa
     assert log.unexplained_gaps_ns() == {}
 
 
+def test_slices_of_points_along_rays_are_added_and_time_steps_are_not(tmp_path: Path) -> None:
+    points, sequence = torch.randn(BATCH, 6, 4), torch.randn(7, BATCH, 4)
+
+    def script() -> None:
+        parts = Parts()
+        for step in range(STEPS):
+            is_first = step < STEPS // 2
+            slices = points.reshape(-1, 4).split(7) if is_first else sequence.unbind()
+            torch.cat([parts.model(one) for one in slices]).square().mean().backward()
+            parts.optimizer.step()
+            parts.optimizer.zero_grad()
+
+    samples = [row.samples for row in steps_of(tmp_path, script).steps]
+    assert samples == [6 * BATCH] * (STEPS // 2) + [BATCH] * (STEPS // 2)
+
+
 def test_optimizers_that_are_created_after_the_last_batch_make_steps_from_their_first_update_on(
     tmp_path: Path,
 ) -> None:
