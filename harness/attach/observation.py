@@ -95,12 +95,14 @@ class Observation(StepEnds):
         if not (is_training := has_gradients and model.training):
             feeding.evaluate(in_evaluation_mode=not model.training)
             self._untrained_calls.add()
+            if not model.training and self.tracker.has_batch:
+                self.tracker.evaluation_may_begin()
         elif feeding.has_evaluated:
-            is_fitting, untrained = sizes.fit(inputs), self._untrained_calls
-            if feeding.leave_out_evaluated(self.step, is_fitting=is_fitting) or untrained.are_evaluation:
-                self.tracker.leave_out()
-        elif len(self.tracker.left.unused) > 1 and not self.under_way.has_trained and sizes.begin(self.step):
-            self.tracker.restart()
+            self._leave_evaluation_out(inputs)
+        elif len(self.tracker.left.unused) > 1:
+            is_begun = self.step == 1 and self.under_way.has_trained
+            if not is_begun and sizes.begin(self.step):
+                self.tracker.restart()
         if self.manual is not None and self.manual.model_called(is_evaluating=not model.training):
             self._end_step()
         self.autocast.forward_began(is_training=is_training)
@@ -115,6 +117,14 @@ class Observation(StepEnds):
             return
         self.under_way.has_begun = self.under_way.has_trained = True
         sizes.model_called(id(model), inputs)
+
+    def _leave_evaluation_out(self, inputs: tuple[Any, ...]) -> None:
+        """A model is called for training after calls that were none: these may be of no step."""
+        is_fitting, untrained = self.sizes.fit(inputs), self._untrained_calls
+        if self.feeding.leave_out_evaluated(self.step, is_fitting=is_fitting) or untrained.are_evaluation:
+            self.tracker.leave_out()
+        elif untrained.are_after_batch:
+            self.tracker.leave_out_after_batch()
 
     def region_entered(self, region: torch.autocast) -> RegionState | None:
         """Return the state for an autocast region that is about to be entered; None: its own."""

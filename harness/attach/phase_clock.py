@@ -32,6 +32,8 @@ class PhaseClock:
         self._trained: tuple[list[int], int | None, bool, int] | None = None
         # The times as the first batch after that was requested, and when.
         self._requested: tuple[list[int], int] | None = None
+        # The times as an evaluation may have begun after the batch of the step, and when.
+        self._evaluated_from: tuple[list[int], int] | None = None
 
     def end_with_last_event(self) -> None:
         """Let the newest event be the end of the step: no further one comes. The device has no such end."""
@@ -59,6 +61,24 @@ class PhaseClock:
             self._trained = *self._trained[:3], self._trained[3] + duration_ns
         if self._requested is not None:
             self._requested = self._requested[0], self._requested[1] + duration_ns
+
+    def evaluation_may_begin(self) -> None:
+        """Note that a model is called in evaluation mode."""
+        if self._evaluated_from is not None:
+            return
+        now_ns, spent_ns = self.clock_ns(), self._spent_ns.copy()
+        if self._timer.is_observing:
+            spent_ns[self._phase] += now_ns - self.last_ns
+        self._evaluated_from = spent_ns, now_ns
+
+    def leave_out_evaluation(self) -> int:
+        """Go on with the step as it was before its evaluation; return the duration of that, 0 without one."""
+        if self._evaluated_from is None:
+            return 0
+        (self._spent_ns, began_ns), self._phase = self._evaluated_from, OTHER
+        duration_ns = self._timer.leave_out_since(began_ns)
+        self.last_ns, self._evaluated_from = began_ns + duration_ns, None
+        return duration_ns
 
     def _leave_loss(self, phase: int) -> None:
         """Add the time since the last call of the model to `phase`."""

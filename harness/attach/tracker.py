@@ -292,6 +292,7 @@ class StepTracker(PhaseClock):
                 spent_ns[phase] += end_ns - self.last_ns
         timer.end_ns = self.last_ns = end_ns
         self._spent_ns, self._phase, self._update_ns = [0] * len(PHASES), OTHER, None
+        self._evaluated_from = None
         self._fetches = self.backward_depth = 0
         self.has_batch = False
         self.is_updating = self.repeats_batch = self._has_gradients = False
@@ -368,6 +369,13 @@ class StepTracker(PhaseClock):
         self._spent_ns = spent_ns.copy()
         self._trained = spent_ns, self.samples, self.has_batch, self.last_ns
 
+    def leave_out_after_batch(self) -> None:
+        """Leave out the evaluation since the batch of the step, which is trained on now."""
+        if duration_ns := self.leave_out_evaluation():
+            self.has_evaluated = self._is_evaluating = False
+            self.evaluation_ns += duration_ns
+            self._left_out(self.evaluation_ns)
+
     def _leave_fetch(self, phase: int) -> bool:
         """Leave the wait for a batch; return whether it was the outermost one."""
         self._fetches = max(0, self._fetches - 1)
@@ -383,7 +391,7 @@ class StepTracker(PhaseClock):
         return True
 
     def _clear(self) -> None:
-        self._spent_ns, self._phase = [0] * len(PHASES), OTHER
+        self._spent_ns, self._phase, self._evaluated_from = [0] * len(PHASES), OTHER, None
         self._fetches = self.backward_depth = 0
         self.has_evaluated = self._is_evaluating = self.has_batch = self.is_updating = self.owes_mark = False
         self.samples = self._requested = None

@@ -37,6 +37,13 @@ class UntrainedCalls:
         return self._calls >= MANY_CALLS and self.are_between_steps
 
     @property
+    def are_after_batch(self) -> bool:
+        """Return whether there were calls since the batch of the step under way, the step before had none,
+        and nothing was trained in it so far."""
+        is_first = not self._earlier_calls and self._step == self._under_way.ended + 1
+        return is_first and self._tracker.has_batch and not self._under_way.has_trained
+
+    @property
     def are_between_steps(self) -> bool:
         """Return whether there were calls since the last step ended, the step before had none, and nothing of
         the next one has happened."""

@@ -114,10 +114,12 @@ class StepTimer:
         return duration_ns
 
     def leave_out_since(self, began_ns: int) -> int:
-        """Leave the time since `began_ns` out of the step under way, which is observed and goes on, as does
-        the device's clock; return that time."""
+        """Leave the time since `began_ns` out of the step under way, which goes on, as does the device's
+        clock; return that time."""
         duration_ns = self.clock_ns() - began_ns
         self.end_ns += duration_ns
+        if not self.is_observing:
+            self._unobserved_ns[:] = [end_ns + duration_ns for end_ns in self._unobserved_ns]
         return duration_ns
 
     def unobserve(self, ends_ns: list[int] | None = None) -> None:

@@ -68,3 +68,45 @@ def test_calls_in_every_step_are_a_part_of_it(tmp_path: Path, sample: Callable[[
     assert len(log.steps) == _STEPS
     assert len(log.evaluations_ns) <= 1
     assert {row.samples for row in log.steps[5:]} == {7 if sample is from_another_loader else 2}
+
+
+def test_an_evaluation_between_a_batch_and_the_training_on_it_belongs_to_no_step(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 2))
+    held_out = torch.randn(9, 4)
+
+    def train() -> None:
+        optimizer = torch.optim.Adam(net.parameters())
+        for step, (inputs,) in enumerate(a_loader(2)):
+            if step and step % _EVERY == 0:
+                net.eval()
+                with torch.no_grad():
+                    [net(part) for part in held_out.split(3)]
+                net.train()
+            optimizer.zero_grad()
+            net(inputs).square().mean().backward()
+            optimizer.step()
+
+    log = steps_of(tmp_path, train)
+    assert [row.samples for row in log.steps] == [2] * _STEPS
+    assert set(log.evaluations_ns) == {_EVERY + 1, 2 * _EVERY + 1}
+
+
+def test_labels_that_the_model_gives_each_batch_in_evaluation_mode_are_a_part_of_the_step(
+    tmp_path: Path,
+) -> None:
+    net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 2))
+
+    def train() -> None:
+        optimizer = torch.optim.Adam(net.parameters())
+        for (inputs,) in a_loader(2):
+            net.eval()
+            with torch.no_grad():
+                labels = net(inputs).argmax(1)
+            net.train()
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+
+    log = steps_of(tmp_path, train)
+    assert [row.samples for row in log.steps] == [2] * _STEPS
+    assert not log.evaluations_ns
