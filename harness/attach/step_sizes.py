@@ -103,6 +103,10 @@ class StepSizes:
         self._several = Usual()
         # Whether a call of the model has had as many samples as the newest batch of its step, or that before.
         self._has_agreed = self.has_slices = self.joins_batches = False
+        # Whether one had as many in a step before.
+        self._had_agreed = False
+        # The samples of each batch of passes that were over before the first call of the step.
+        self._at_once: list[int] = []
         # The samples of all calls of the first model in the step, and of those since the last backward pass;
         # whether the last call before each of these was with fewer than the batches that were joined.
         self._all_called = self._called_since = 0
@@ -134,7 +138,8 @@ class StepSizes:
         if len(unused) == len({id(batch.batches) for batch in unused}):
             return False
         if step > 1:
-            self._prefers_inputs |= not any(batch.may_be_used for batch in unused)
+            if not any(batch.may_be_used for batch in unused):
+                self._prefers_inputs, self._at_once = True, [batch.samples for batch in unused]
             return False
         for batch in unused:
             if (batches := batch.batches()) is not None:
@@ -309,6 +314,8 @@ class StepSizes:
             called = called if step == 1 and called == loaded else self._delivered or called
         self.evaluated_inputs, self._evaluated, self.has_early_gradients = None, (None, None), False
         prefers_inputs |= self._prefers_inputs
+        prefers_inputs |= self._is_of_batch_before(loaded, called)
+        loaded = self._without_later(loaded, called)
         if (joined := self._joined_samples((loaded or 0) + sum(self.early), called)) is not None:
             called, prefers_inputs = joined, True
         samples = (called or loaded if prefers_inputs else loaded or called) or 0
@@ -330,6 +337,20 @@ class StepSizes:
         self._size_changes = self._backward_passes = self._delivered = 0
         self._other_inputs = None
         return samples, tokens
+
+    def _is_of_batch_before(self, loaded: int | None, called: int | None) -> bool:
+        """Return whether the step trained on the batch that was loaded before it, as where a script loads
+        ahead: the inputs, which were as many as a batch before, are so many and not as many as the newest."""
+        had_agreed, self._had_agreed = self._had_agreed, self._has_agreed
+        is_single = self._backward_passes == 1 and loaded == self.newest
+        return had_agreed and is_single and called == self.carried != loaded
+
+    def _without_later(self, loaded: int | None, called: int | None) -> int | None:
+        """Return `loaded` without the batches of a pass that was loaded at once, of which most are of later
+        steps, where the inputs say nothing."""
+        at_once, self._at_once = self._at_once, []
+        is_several = called is None and len(at_once) > self._backward_passes
+        return (loaded or 0) - sum(at_once) if is_several else loaded
 
     def _joined_samples(self, loaded: int, called: int | None) -> int | None:
         """Return the samples that the model was called with if the script repeats the batch of a loader that

@@ -198,3 +198,55 @@ def test_batches_of_a_pass_that_are_loaded_at_once_count_in_the_steps_that_use_t
 
     samples = [row.samples for row in steps_of(tmp_path, script).steps]
     assert samples == [4 * micro_batches] * (18 // micro_batches)
+
+
+def test_a_pass_that_is_loaded_at_once_amid_the_micro_batches_of_a_step_counts_as_they_are_used(
+    tmp_path: Path,
+) -> None:
+    loader: DataLoader[Any] = DataLoader(torch.ones(19, 2), batch_size=4)  # type: ignore[arg-type]
+
+    def script() -> None:
+        model = nn.Linear(2, 1)
+        optimizer, samples = torch.optim.SGD(model.parameters(), lr=1e-6), 0
+        for _ in range(3):
+            for batch in list(loader):
+                model(batch).mean().backward()
+                samples += len(batch)
+                if samples >= 8:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    samples = 0
+
+    assert [row.samples for row in steps_of(tmp_path, script).steps] == [8, 8, 11, 8, 11, 8]
+
+
+def test_batches_of_a_pass_that_is_loaded_at_once_are_not_those_of_one_step_where_inputs_say_nothing(
+    tmp_path: Path,
+) -> None:
+    loader: DataLoader[Any] = DataLoader(-torch.ones(16), batch_size=4)  # type: ignore[arg-type]
+
+    def script() -> None:
+        scale = nn.PReLU()
+        optimizer = torch.optim.SGD(scale.parameters(), lr=1e-6)
+        for _ in range(3):
+            for ages in list(loader):
+                scale(ages).mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    assert not any(row.samples for row in steps_of(tmp_path, script).steps[1:])
+
+
+def test_the_last_batches_of_the_first_pass_are_of_the_steps_that_use_them(tmp_path: Path) -> None:
+    loader: DataLoader[Any] = DataLoader(torch.ones(19, 2), batch_size=4)  # type: ignore[arg-type]
+
+    def script() -> None:
+        model = nn.Linear(2, 1)
+        optimizers = [torch.optim.SGD([weights], lr=1e-6) for weights in model.parameters()]
+        for _ in range(2):
+            for batch in ahead(loader):
+                model(batch).mean().backward()
+                for optimizer in optimizers:
+                    optimizer.step()
+
+    assert [row.samples for row in steps_of(tmp_path, script).steps] == [4, 4, 4, 4, 3] * 2
