@@ -74,6 +74,17 @@ def test_peaks_are_told_for_each_batch_size_without_the_warm_up(path: Path) -> N
     assert text.peaks == (BatchPeak(8, 5, 3), BatchPeak(16, 9, 4))
 
 
+def test_peaks_of_a_run_that_ended_in_its_warm_up_are_those_after_the_first_step(path: Path) -> None:
+    history = read_history(written(path, [1, 1], [a_version(1, 1, SETTINGS)]), 3, SETTINGS, on_cpu=True)
+    assert history.peaks == (BatchPeak(8, 2, 1),)
+
+
+def test_fp16_may_have_no_optimizer_state_during_the_warm_up(path: Path) -> None:
+    fp16 = with_batch(8, amp="fp16")
+    history = read_history(written(path, [1, 1], [a_version(1, 1, fp16)]), 3, fp16, on_cpu=False)
+    assert history.peaks == ()
+
+
 def test_steps_under_other_settings_say_nothing_about_a_peak(path: Path) -> None:
     rows: list[Row] = [
         a_version(1, 1, SETTINGS),

@@ -201,7 +201,7 @@ def test_against_holes_of_the_heap_large_blocks_are_to_be_mapped_unless_they_are
 def test_without_a_step_half_of_the_batch_is_to_be_tried_next_and_no_more_is_said() -> None:
     (statement,) = explain(some_facts(batch_size=50)).counterfactuals
     assert statement.text == "Which batch fits is not known; the next to try is half of this one, batch 25."
-    assert statement.basis == "no step after the warm-up has ended"
+    assert statement.basis == "no step with all of the optimizer's state has a peak"
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ def _untried(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
     most_bytes, request_bytes = _left_by_model(facts), facts.request.least_bytes
     if most_bytes is not None and request_bytes is not None and request_bytes / 2 > most_bytes:
         text = _far_smaller(batch, request_bytes, most_bytes)
-    return [Counterfactual(text, "no step after the warm-up has ended", None)]
+    return [Counterfactual(text, "no step with all of the optimizer's state has a peak", None)]
 
 
 def _far_smaller(batch: int, request_bytes: int, most_bytes: int) -> str:

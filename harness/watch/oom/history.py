@@ -11,7 +11,7 @@ from harness.analysis.recent_change import recent_change
 from harness.analysis.shortage import sentences_on_shortage
 from harness.errors import LogError
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict, SnapshotReason, SnapshotRow
-from harness.records.run import SettingsRow, StepFlag, StepRow
+from harness.records.run import AmpMode, SettingsRow, StepFlag, StepRow
 from harness.settings.spec import SPECS
 from harness.store.reader import LogReader
 from harness.watch.oom.growth import growing_memory
@@ -84,10 +84,11 @@ def batch_peaks(
     rows: list[StepRow], history: list[SettingsRow], settings: WatchSettings
 ) -> tuple[BatchPeak, ...]:
     """Return the highest peak per batch size, of steps under otherwise the current settings. Warm-up steps
-    are left out: the optimizer state does not exist yet. So is the last one before a change if it has other
-    samples than the one before: where a script opens another loader, its first step has the version of the
-    old one. So is a batch size if all of its steps have fewer samples, as the first one after a change has,
-    with a batch loaded before it, or the last one of an epoch. A script may have no setting of its batch
+    are left out, unless there are no others: then the first one is, in which the optimizer state does not
+    exist yet, and all with fp16, which may skip the first updates. So is the last one before a change if it
+    has other samples than the one before: where a script opens another loader, its first step has the version
+    of the old one. So is a batch size if all of its steps have fewer samples, as the first one after a change
+    has, with a batch loaded before it, or the last one of an epoch. A script may have no setting of its batch
     size."""
     values_in_effect = settings.model_dump(mode="json")
     batch_sizes: dict[int, int] = {}
@@ -98,13 +99,15 @@ def batch_peaks(
         if is_same and "batch_size" in values:
             batch_sizes[version.version] = values["batch_size"]
     starts = {version.step for version in history}
+    is_early = settings.amp != AmpMode.FP16 and all(row.flags & StepFlag.WARM_UP for row in rows)
     peaks_bytes: dict[int, list[int]] = {}
     trained: set[int] = set()
     samples: int | None = None
     for row in rows:
         is_of_next, samples = row.step + 1 in starts and row.samples != samples, row.samples
         size, peak_bytes = batch_sizes.get(row.settings_version), row.peak_allocated_bytes
-        if is_of_next or size is None or peak_bytes is None or row.flags & StepFlag.WARM_UP:
+        has_no_state = row.step == 1 if is_early else row.flags & StepFlag.WARM_UP
+        if is_of_next or size is None or peak_bytes is None or has_no_state:
             continue
         peaks_bytes.setdefault(size, []).append(peak_bytes)
         if not 0 < row.samples < size:  # 0: unknown.
