@@ -6,6 +6,7 @@ import pytest
 
 from harness.analysis.leak.detector import LeakDetector
 from harness.analysis.leak.headroom import Limits
+from harness.records.memory import LeakSeries, LeakVerdict
 from harness.records.run import EventKind, EventRow, Severity, StepFlag
 from harness.store.inserts import Row
 from harness.watch.jobs.leaks import HostReading, LeakWatch, Readings
@@ -51,3 +52,23 @@ def warnings(objects_from: int) -> list[str]:
 @pytest.mark.parametrize(("objects_from", "labels"), [(0, ["leak"]), (300, ["leak", "host leak"])])
 def test_growth_that_went_on_over_a_recording_is_one_leak(objects_from: int, labels: list[str]) -> None:
     assert warnings(objects_from) == labels
+
+
+@pytest.mark.parametrize(("ends_at", "verdict"), [(10_000, LeakVerdict.LEAK), (111, LeakVerdict.STEADY)])
+def test_a_leak_by_the_memory_of_the_process_outlasts_a_recording(ends_at: int, verdict: LeakVerdict) -> None:
+    """Live memory is read in every third step only, so that it has too few readings for a leak. Growth that
+    has ended is none."""
+    detector = LeakDetector(on_cpu=True)
+    for step in range(1, 200):
+        kept = GIB + min(step, ends_at) * 4096 * KIB
+        row = a_row(step, kept, rss=kept + GIB)
+        flags = int(StepFlag.PROFILED) if step in HUNTED else row.flags
+        is_read = step % 3 == 0
+        detector.add_steps([row._replace(flags=flags, allocated_bytes=kept if is_read else None)])
+        if step == HUNTED.start - 1:
+            assert _verdict(detector) is LeakVerdict.LEAK
+    assert _verdict(detector) is verdict
+
+
+def _verdict(detector: LeakDetector) -> LeakVerdict:
+    return next(LeakVerdict(row.verdict) for row in detector.judge(0) if row.series == LeakSeries.ALLOCATED)

@@ -73,6 +73,8 @@ class LeakDetector:
         self._judges = {series: GrowthJudge() for series in LeakSeries}
         # The whole process, see `_with_process`.
         self._process, self._judges_process = GrowthJudge(), False
+        # Whether the process leaked by the newest judgment on it in place of live memory.
+        self._process_leaks = False
         self._headroom = Headroom(on_cpu=on_cpu)
         self._refill = Refill()
         self._live = LiveRange()
@@ -208,13 +210,18 @@ class LeakDetector:
     def _with_process(self, judgments: dict[LeakSeries, Judgment], least: int) -> Judgment:
         """Return the verdict on live memory, or that on the memory of the process where live memory was read
         too rarely: on the CPU a reading takes long where malloc has many blocks, as of what each step leaves
-        behind. Growth that holes explain is none of live memory."""
+        behind. Growth that holes explain is none of live memory. A recording, which restarts the series of
+        the process, withdraws no leak: live memory that goes on growing needs no readings for it again."""
         live, holes = judgments[LeakSeries.ALLOCATED], judgments[LeakSeries.FRAGMENTATION]
         own, process = self._judges[LeakSeries.ALLOCATED].samples, self._process
         is_rare = self._is_heap_measured and own < least and process.samples >= RARELY * own
         # A leak that fills holes does not show in the process: no size is certain to be detected.
         judgment = process.judge(least)._replace(detection_limit=None) if is_rare else live
         self._judges_process = is_rare and judgment.trend is not None and not _explains(holes, judgment)
+        if is_rare:
+            self._process_leaks = self._judges_process and judgment.verdict is LeakVerdict.LEAK
+        elif self._process_leaks and own < least and live.verdict is LeakVerdict.WATCH:
+            return live if live.full_since is not None else live._replace(verdict=LeakVerdict.LEAK)
         return judgment if self._judges_process else live
 
     def _add(self, series: LeakSeries, step: int, value: int | None) -> None:
@@ -225,6 +232,7 @@ class LeakDetector:
         for judge in (*self._judges.values(), self._process):
             judge.restart()
         self._before_recording = None
+        self._process_leaks = False
         self._headroom.restart()
         self._refill.restart()
         self._variation.restart()
