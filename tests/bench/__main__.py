@@ -43,10 +43,13 @@ BENCHMARKS: Mapping[str, str] = {
     "ranks": "tests.bench.ranks",
     "stragglers": "tests.bench.stragglers",
     "loops": "tests.bench.loops",
+    "script-memory": "tests.bench.script_memory",
 }
 """The module of each benchmark, and after a colon its function where that is not `figures`."""
 
-ONLY_BY_NAME = frozenset({"effect", "largest-own", "measured", "predict-own", "ranks", "stragglers"})
+ONLY_BY_NAME = frozenset(
+    {"effect", "largest-own", "measured", "predict-own", "ranks", "script-memory", "stragglers"}
+)
 """Take long, or many runs of several processes."""
 
 OPTIONS = {
@@ -55,6 +58,7 @@ OPTIONS = {
     "ranks": ("seed",),
     "stragglers": ("seed", "ranks"),
     "loops": ("seeds", "first"),
+    "script-memory": ("seeds", "first"),
 }
 """The options of single benchmarks."""
 
@@ -75,8 +79,8 @@ def main() -> int:
     parser.add_argument("--kinds", help="of 'measured': some of alone,drift,beside,effect")
     parser.add_argument("--count", type=int, help="of 'measured': measurements of each kind")
     parser.add_argument("--results", type=Path, help="of 'measured': a file that results are added to")
-    parser.add_argument("--seeds", type=int, help="of 'loops': so many loops")
-    parser.add_argument("--first", type=int, help="of 'loops': the seed of the first one")
+    parser.add_argument("--seeds", type=int, help="of 'loops', 'script-memory': so many scripts")
+    parser.add_argument("--first", type=int, help="of 'loops', 'script-memory': the seed of the first one")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(BENCHMARKS)
     if unknown:
