@@ -290,7 +290,8 @@ def _python_objects(plan: Plan) -> Behavior:
 
 @_in(LEAKING)
 def _in_a_worker(plan: Plan) -> Behavior:
-    elements = max(64, plan.elements // (plan.batch_size * plan.micro_batches))
+    # Each tensor has some 500 bytes beside its elements.
+    elements = max(4096, plan.elements // (plan.batch_size * plan.micro_batches))
     return Behavior(
         "in a worker process",
         LeakSeries.WORKERS,

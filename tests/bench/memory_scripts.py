@@ -242,7 +242,9 @@ mallinfo2.restype = Malloc
 def record(updates):
     if updates % 10 == 0:
         with open("/proc/self/statm") as statm:
-            FILE.write(f"{{updates}} {{int(statm.read().split()[1]) * PAGE}} {{time.monotonic()}}\\n")
+            resident_bytes = int(statm.read().split()[1]) * PAGE
+        malloc = mallinfo2()
+        FILE.write(f"{{updates}} {{resident_bytes}} {{malloc.used + malloc.mapped}}\\n")
 
 
 def wait(started):
