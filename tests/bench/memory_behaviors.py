@@ -283,6 +283,7 @@ def _python_objects(plan: Plan) -> Behavior:
         LeakSeries.HOST,
         None,
         (name,),
+        LeakSeries.ALLOCATED,  # The inner lists are from malloc, their items are not.
         setup=f"{name} = []",
         after_step=f"{name}.append([(updates, number * 0.5) for number in range({count})])  # retains",
     )

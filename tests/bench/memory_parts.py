@@ -84,12 +84,13 @@ TASKS = (
 class Behavior(NamedTuple):
     """The use of memory by a script. `leaks` is the series that grows, and `bytes_per_step` its growth per
     update; None where only a measurement says it. `names` are the variables that may be named as its cause.
-    """
+    `beside` is a series that grows with it, for which a long run may call a leak too."""
 
     name: str
     leaks: LeakSeries | None = None
     bytes_per_step: int | None = None
     names: tuple[str, ...] = ()
+    beside: LeakSeries | None = None
     top: str = ""
     setup: str = ""
     batch: str = ""
