@@ -54,9 +54,9 @@ class Feeding:
         self._values_of_training: list[LoaderValues] = []
         # The newest step with batches that were evaluated, and taken for no part of it.
         self._doubted_step = -_MOST_UPDATES_PER_BATCH
-        # The newest step with a loader that had fed none before, and the newest one with calls of a model, or
-        # batches of another loader, before its first batch.
-        self._joining_step = self._called_step = -1
+        # The newest step with a loader that had fed none before, and the newest ones with calls of a model
+        # alone, and with batches of another loader or gradients, before the first batch.
+        self._joining_step = self._called_step = self._unused_step = -1
         # The newest step with batches that were computed without gradients first, and whether the one before
         # had some.
         self._twice_step, self._had_twice = -1, False
@@ -159,6 +159,12 @@ class Feeding:
         loader = source.loader if isinstance(source, LoaderPass) else source
         return source is None or (loader is not None and loader is self._delivered_by())
 
+    def is_of_other(self, source: object) -> bool:
+        """Return whether `source`, a loader or a pass over one, has another loader than those that feed the
+        training."""
+        loader = source.loader if isinstance(source, LoaderPass) else source
+        return self.has_fed and loader is not None and loader not in self.training
+
     def leave_out_evaluated(self, step: int, *, is_fitting: bool) -> bool:
         """Leave the evaluated batches of `step` out, at the call of a model that is trained; return whether
         there were any. A loop over a loader that is left early has such a batch. As long as no loader has fed
@@ -176,13 +182,15 @@ class Feeding:
         self._leave_evaluated(step)
         return True
 
-    def leave_out_prior(self, source: object, step: int, *, is_called: bool) -> bool:
+    def leave_out_prior(self, source: object, step: int, *, is_called: bool, is_unused: bool) -> bool:
         """Leave out of `step` what came before the first batch of `source`, if it feeds the training and
         the step before had none: calls of a model without a backward pass, or in evaluation mode with one
-        (`is_called`), or else batches of another loader. Return whether it was left out. After calls, a new
-        loader feeds the training too if the newest pass is over, as where each task has its own. Not batches
-        of passes that go on from before the step: such an auxiliary loader is read every few steps. Before
-        any loader has fed the training, all batches of passes that are over are left out."""
+        (`is_called`), or batches of another loader; `is_unused` is whether there were batches, or gradients.
+        Return whether it was left out. Where each step has calls alone, as for the accuracy after the update,
+        a step with batches or gradients before its first batch has an evaluation all the same. After calls,
+        a new loader feeds the training too if the newest pass is over, as where each task has its own. Not
+        batches of passes that go on from before the step: such an auxiliary loader is read every few steps.
+        Before any loader has fed the training, all batches of passes that are over are left out."""
         if step <= FIRST_STEPS and not is_called:
             return step == 1 and source is not None and not (self.recent or self.has_fed)
         fed, loader = self.training, source.loader if isinstance(source, LoaderPass) else source
@@ -193,7 +201,11 @@ class Feeding:
         takes_over = is_called and loader is not None and self.has_fed and (newest is None or newest.is_over)
         if has_own or not (loader in fed or takes_over) or any(one.loader in fed for one in self.recent):
             return False
-        before, self._called_step = self._called_step, step
+        before = self._unused_step
+        if is_unused:
+            self._unused_step = step
+        else:
+            before, self._called_step = max(before, self._called_step), step
         if before == step:  # More of what was left out before, or was not.
             return self._joining_step == step
         if is_left := before != step - 1 and self._joining_step != step - 1:

@@ -34,16 +34,27 @@ class Observation(StepEnds):
         has_gradients = self._has_loss or self.sizes.has_gradients
         is_trained = self.sizes.leader is not None and has_gradients
         is_unused = (self.tracker.has_batch or self.sizes.has_early_gradients) and not is_trained
-        if (is_called or is_unused) and self.feeding.leave_out_prior(source, self.step, is_called=is_called):
+        if (is_called or is_unused) and self.feeding.leave_out_prior(
+            source, self.step, is_called=is_called, is_unused=is_unused
+        ):
             self._mark_evaluation()
             if is_unused:  # Gradients of an attack on the model, in evaluation mode, are of no step.
                 self._has_loss = self.under_way.has_trained = False
                 self.tracker.forget_gradients()
                 self.sizes.forget_evaluated()
+        elif is_called and not (has_gradients or self._may_train_batch) and self.feeding.is_of_other(source):
+            self.sizes.forget_call()  # As for the accuracy after the update; gradients are of later calls.
+            self.under_way.has_trained = False
         is_part, skipped = False, None
         if self.sizes.has_new_batch:
             is_part, skipped = self.sizes.judge_unused(source, self.step, self.tracker.has_evaluated)
         self.tracker.batch_requested(is_part=is_part, skipped=skipped)
+
+    @property
+    def _may_train_batch(self) -> bool:
+        """Return whether the step has a batch so far, also one from before an evaluation."""
+        left = self.tracker.left
+        return self.tracker.has_batch or bool(left.unused or left.call_batches)
 
     def batch_arrived(self, samples: int | None, batches: LoaderPass | None = None) -> None:
         """A loader returned a batch of `samples`, as `StepTracker.batch_arrived`. Without gradients it is

@@ -294,6 +294,10 @@ class StepSizes:
         self.evaluated_inputs, self._evaluated, self._is_late = None, (None, None), False
         self.early, self._prefers_inputs, self.has_early_gradients = (), False, False
 
+    def forget_call(self) -> None:
+        """Count no inputs of the model since the newest backward pass: nothing is trained on these."""
+        self.leader = self.inputs = None
+
     def take(self, loaded: int | None, step: int, *, prefers_inputs: bool) -> tuple[int, int | None]:
         """Return the samples and the tokens of `step`, which ends, and in which batches of `loaded` samples
         were returned, and begin anew. `prefers_inputs` is whether batches may be of the next step."""

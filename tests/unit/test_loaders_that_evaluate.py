@@ -1,5 +1,6 @@
 """Whether a loader feeds the training, where others only evaluate, or come later."""
 
+import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch.utils.data import DataLoader
 from tests.attach_factories import attached, record_each_evaluation, recorded
 from tests.script_loops import BATCH, SAMPLES, STEPS, Loop
 
-_EVALUATED, _EVALUATIONS = 7, (5, 12)
+_EVALUATED, _EVALUATIONS, _PAUSE_S = 7, (5, 12), 0.05
 
 
 def test_a_loader_that_feeds_later_steps_is_found(tmp_path: Path) -> None:
@@ -203,6 +204,43 @@ def test_an_attack_on_the_model_in_evaluation_mode_is_of_no_step(
     assert [row.samples for row in log.steps] == ([BATCH] * (STEPS - 1) + [SAMPLES % BATCH]) * 3
     assert [row.loss for row in log.steps] == pytest.approx(losses)
     assert list(log.evaluations_ns) == [1] * is_first + [STEPS * epoch + 1 for epoch in range(1, 4)]
+    assert log.unexplained_gaps_ns() == {}
+
+
+@pytest.mark.parametrize("evaluated", [_EVALUATED, SAMPLES])
+def test_an_attack_is_of_no_step_where_the_model_is_called_after_each_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, evaluated: int
+) -> None:
+    record_each_evaluation(monkeypatch)
+    loop = Loop()
+    loader, held_out = (DataLoader(loop.data, batch_size=size) for size in (BATCH, evaluated))
+
+    def train() -> None:
+        loop.model.train()
+        for (inputs,) in loader:
+            loop.optimizer.zero_grad()
+            loop.model(inputs).square().mean().backward()
+            loop.optimizer.step()
+            loop.model(inputs)
+
+    def attack() -> None:
+        loop.model.eval()
+        time.sleep(_PAUSE_S)
+        for (inputs,) in held_out:
+            attacked = inputs.requires_grad_()
+            loop.model(attacked).square().sum().backward()
+            loop.model(inputs)
+
+    with attached(tmp_path) as (session, folder, guard):
+        for _ in range(3):
+            train()
+            attack()
+        session.end(None)
+        assert guard.message is None
+    log = recorded(folder)
+    assert [row.samples for row in log.steps] == ([BATCH] * (STEPS - 1) + [SAMPLES % BATCH]) * 3
+    assert list(log.evaluations_ns) == [2, *(STEPS * epoch + 1 for epoch in range(1, 4))]
+    assert min(list(log.evaluations_ns.values())[1:]) > 1e9 * _PAUSE_S
     assert log.unexplained_gaps_ns() == {}
 
 
