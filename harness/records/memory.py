@@ -194,6 +194,19 @@ class LeakRow(NamedTuple):
         length = max(self.step, other.step) - min(self.since_step, other.since_step)
         return abs(self.since_step - other.since_step) <= TOGETHER * length
 
+    def withdraws(self, leak: "LeakRow") -> bool:
+        """Return whether this later verdict on the series of `leak` states that its growth has ended. An
+        analysis that restarted in between, as by a change of settings, must be able to detect such a leak."""
+        if self.verdict == LeakVerdict.SAWTOOTH:
+            return True
+        if self.verdict != LeakVerdict.STEADY:
+            return False
+        if self.since_step <= leak.step:
+            return True
+        if self.detection_limit is None:
+            return False
+        return leak.bytes_per_step is None or self.detection_limit <= leak.bytes_per_step
+
 
 class OomReportRow(NamedTuple):
     """An out-of-memory report. `report` is a JSON object, see `harness.analysis.oom.report`; `outcome`

@@ -278,3 +278,12 @@ def test_a_leak_has_leaked_since_its_growth_began() -> None:
     assert "had grown since step 1, by 2 B per step since step 60." in sign.message
     assert (sign.since_step, sign.leaked_bytes) == (1, 100 + 2 * 60)
     assert sign.hunt == "a.py:8 step"
+
+
+def test_a_leak_is_not_over_while_the_restarted_detector_could_not_detect_it() -> None:
+    leak = a_leak(LeakSeries.ALLOCATED, LeakVerdict.LEAK, "It grows.")._replace(step=41)
+    steady = a_leak(LeakSeries.ALLOCATED, LeakVerdict.STEADY, "Steady.")._replace(step=81, since_step=60)
+    sign = leak_sign([leak, steady], [], 100, on_cpu=True)
+    assert sign is not None
+    assert sign.is_certain
+    assert leak_sign([leak, steady._replace(detection_limit=2.0)], [], 100, on_cpu=True) is None

@@ -205,6 +205,8 @@ class LeakWatch:
 
     def _is_news(self, row: LeakRow) -> bool:
         reported = self._reported.get(row.series)
+        if row.series in self._open_leaks and row.withdraws(self._open_leaks[row.series]):
+            return True
         if row.series in self._open_leaks and row.verdict == LeakVerdict.TOO_EARLY:
             # Other settings may have ended the leak, an outage of the log has not.
             return self._detector.settings_version != self._interrupted_version
@@ -245,7 +247,7 @@ class LeakWatch:
                 self._open_leaks[row.series] = row
                 severity = Severity.INFO if is_named_better else Severity.WARNING
                 self._put_event(EventKind.LEAK, severity, _LABELS[series], row)
-        elif is_open and row.verdict in CALM:
+        elif is_open and row.withdraws(self._open_leaks[row.series]):
             del self._open_leaks[row.series]
             self._put_event(EventKind.LEAK_CLEARED, Severity.INFO, f"{_LABELS[series]}: cleared", row)
 

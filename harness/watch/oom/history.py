@@ -119,8 +119,8 @@ def leak_sign(leaks: list[LeakRow], snapshots: list[SnapshotRow], step: int, on_
     """Return the current leak as of `step`, of several the largest; without one, the largest growth under
     watch.
 
-    A change of settings restarts the detector, which clears no leak. Growth outside the device, such as in
-    the loader's workers, cannot be the reason for its out-of-memory error.
+    A change of settings restarts the detector, which clears no leak before it could detect it again. Growth
+    outside the device, such as in the loader's workers, cannot be the reason for its out-of-memory error.
     """
     called: dict[str, LeakRow] = {}
     watched: dict[str, LeakRow] = {}
@@ -128,7 +128,7 @@ def leak_sign(leaks: list[LeakRow], snapshots: list[SnapshotRow], step: int, on_
     for row in leaks:
         if row.verdict == LeakVerdict.LEAK:
             called[row.series] = row
-        elif row.verdict in CALM:
+        elif row.verdict in CALM and (row.series not in called or row.withdraws(called[row.series])):
             called.pop(row.series, None)
             began.pop(row.series, None)
         if row.verdict == LeakVerdict.WATCH:
