@@ -21,7 +21,9 @@ from harness.predict.answer import (
     Prediction,
     Remedy,
     Target,
+    fit_sentence,
     fits,
+    is_cap_too_small,
     limit_of,
     off_by,
 )
@@ -170,6 +172,8 @@ def _peak(prediction: Prediction, settings: Settings, target: Target, measured_b
     if context is not None:
         details.append(f"plus {context} for the context")
     st.caption(plain("; ".join(details)))
+    if is_cap_too_small(prediction, settings, target):
+        st.markdown(plain(fit_sentence(prediction, settings, target)))
 
 
 def _advice(base: Base | None, settings: Settings, advice: Advice | None) -> None:

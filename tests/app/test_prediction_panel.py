@@ -102,6 +102,18 @@ def test_without_a_batch_that_fits_it_says_so(open_page: Open, fake_predictor: F
     assert "Not even a batch size of **1** fits" in texts(app)
 
 
+def test_a_cap_too_small_for_what_the_cpu_must_leave_is_explained(
+    open_page: Open, fake_predictor: FakePredictor
+) -> None:
+    fake_predictor.answer, fake_predictor.advice = a_prediction(0.001), some_advice(fits=False, largest=0)
+    app = open_page("new").selectbox(key="new_device").set_value("cpu").run()
+    assert "cap on the CPU must leave" not in texts(app)
+    cap = next(field for field in app.number_input if field.label.startswith("Memory cap"))
+    cap.set_value(0.05).run()
+    assert not app.exception
+    assert "a cap on the CPU must leave 128 MiB beyond the baseline" in texts(app)
+
+
 def test_what_cannot_be_predicted_says_why(open_page: Open, fake_predictor: FakePredictor) -> None:
     fake_predictor.answer = Impossible("The model looks at its data.")
     app = open_page("new").selectbox(key="new_device").set_value("cpu").run()
