@@ -25,14 +25,17 @@ class RangeTiming(NamedTuple):
 
 
 def versions(view: RunView) -> list[str]:
-    """Return the names of the ranges between changes of settings, in order."""
-    return [_VERSION + str(row.version) for row in view.history]
+    """Return the names of the ranges between changes of settings, in order. Settings that were replaced
+    before their first step, such as while a script declared its own, have no range."""
+    next_steps = [row.step for row in view.history[1:]]
+    with_steps = [row for row, end in zip(view.history, next_steps, strict=False) if row.step < end]
+    return [_VERSION + str(row.version) for row in (*with_steps, *view.history[-1:])]
 
 
 def ranges(view: RunView) -> list[str]:
     """Return the names of all ranges, the last steps first."""
-    between = versions(view) if len(view.history) > 1 else []
-    return [LAST_1K, LAST_5K, ALL, *between]
+    between = versions(view)
+    return [LAST_1K, LAST_5K, ALL, *(between if len(between) > 1 else ())]
 
 
 def range_words(view: RunView, name: str) -> str:

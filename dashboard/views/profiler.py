@@ -73,9 +73,9 @@ def _choices(view: RunView) -> tuple[str, str | None]:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="profiler_range"):
         chosen = _choice(view, "Steps", state.Key.TIMING_RANGE, timing_data.ranges(view))
         against = None
-        if len(view.history) > 1:
-            names = [_NOBODY, *timing_data.versions(view)]
-            against = _choice(view, "Compare with", state.Key.TIMING_AGAINST, names)
+        versions = timing_data.versions(view)
+        if len(versions) > 1:
+            against = _choice(view, "Compare with", state.Key.TIMING_AGAINST, [_NOBODY, *versions])
     return chosen, None if against == _NOBODY else against
 
 

@@ -195,3 +195,14 @@ def test_a_change_that_nobody_requested_stands_with_its_reason(home: Home, open_
     assert not app.exception
     assert reason in [text.value for text in app.text]
     assert "changed at step 3" in texts(app)
+
+
+def test_settings_that_were_replaced_before_their_first_step_are_no_range_of_steps(
+    home: Home, open_page: Open
+) -> None:
+    values = json.dumps(SCRIPT_SETTINGS)
+    rows = [SettingsRow(number, step, 0, values, "{}", None) for number, step in ((2, 1), (3, 1), (4, 3))]
+    app = open_page("profiler", run=script_run(home, rows=rows).run_id)
+    assert not app.exception
+    ranges = [option for option in app.selectbox(key="timing_range").options if "settings" in option]
+    assert [option.partition(":")[0] for option in ranges] == ["settings 3", "settings 4"]
