@@ -22,7 +22,6 @@ from dashboard.views.welcome import welcome
 from harness import words
 from harness.errors import StepscopeError
 from harness.records.entry import RunEntry
-from harness.records.run import RunState
 from harness.supervisor.logs import RECENT_STEPS
 
 _REFRESH_S = 5.0
@@ -33,6 +32,8 @@ _VISIBLE_ROWS, _TABLE_PX = 14, 528
 _TAGS_PX = 130
 _MOST_NAME_PX = 200
 _MOST_PROBLEMS = 5
+# The ids of the selected runs, which stay selected while other runs start or are deleted.
+_SELECTED = "runs_selected"
 _NUMBERS = ("Steps", "Step time", "Throughput", "Peak", "Loss", "Duration")
 
 
@@ -56,8 +57,8 @@ def page() -> None:
         elif st.button("New run", key="new_run", icon=":material/add:"):
             st.switch_page(state.page("new"))
     queue_section()
-    goes_on = any(not RunState(run.state).is_over for run in entries)
-    st.fragment(_list, run_every=_REFRESH_S if goes_on else None)(_Listed(entries))
+    # Also where all runs have ended: another one may start from a shell or the queue.
+    st.fragment(_list, run_every=_REFRESH_S)(_Listed(entries))
 
 
 class _Listed:
@@ -107,6 +108,8 @@ def _page_of(matching: Sequence[RunEntry], total: int) -> Sequence[RunEntry]:
 def _table(entries: Sequence[RunEntry]) -> list[RunEntry]:
     """Draw the table, and return the selected runs."""
     rows = table_rows(entries, time.time_ns())
+    run_ids = st.session_state.get(_SELECTED, ())
+    selected = [at for at, run in enumerate(entries) if run.run_id in run_ids]
     widths = column_widths(rows)
     event = st.dataframe(
         rows,
@@ -116,6 +119,7 @@ def _table(entries: Sequence[RunEntry]) -> list[RunEntry]:
         placeholder=words.NOT_AVAILABLE,
         on_select="rerun",
         selection_mode="multi-row",
+        selection_default={"selection": {"rows": selected}},
         column_config={
             **{name: st.column_config.TextColumn(width=px) for name, px in widths.items()},
             "Name": st.column_config.TextColumn(width=min(widths["Name"], _MOST_NAME_PX)),
@@ -130,7 +134,9 @@ def _table(entries: Sequence[RunEntry]) -> list[RunEntry]:
         f"Step time (the median) and throughput are of the last {RECENT_STEPS} steps, without those of the "
         "warm-up; the loss is that of the last step. Compare has the figures of whole runs."
     )
-    return [entries[at] for at in event["selection"]["rows"] if at < len(entries)]
+    chosen = [entries[at] for at in event["selection"]["rows"] if at < len(entries)]
+    st.session_state[_SELECTED] = [run.run_id for run in chosen]
+    return chosen
 
 
 def _damaged(entries: Sequence[RunEntry]) -> None:

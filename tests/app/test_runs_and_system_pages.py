@@ -116,6 +116,18 @@ def _selected(*rows: int) -> Any:
     return patch("dashboard.views.runs.st.dataframe", return_value={"selection": {"rows": list(rows)}})
 
 
+def test_runs_stay_selected_when_another_one_starts(demo: Write, open_page: Open) -> None:
+    demo("steady", 50)
+    demo("oom", 50)
+    with _selected(1) as draw:
+        app = open_page("runs")
+        chosen = next(text for text in texts(app).splitlines() if text.startswith("demo: "))
+        demo("one-step")
+        app.run()
+        assert draw.call_args.kwargs["selection_default"] == {"selection": {"rows": [2]}}
+        assert chosen == draw.call_args.args[0][2]["Name"]
+
+
 def _named(app: AppTest) -> list[str]:
     return list(app.dataframe[0].value["Name"])
 
