@@ -22,6 +22,9 @@ TICK_S = 1.0
 # Reasons are written no more often: free memory changes all the time.
 _REASONS_S = 2.0
 
+# An entry of which the cause is removed stays blocked until a person resumes it.
+_RESUME = "Then resume the entry."
+
 
 class Predicting(Protocol):
     """Predicts the memory of runs; `harness.predict.asking.Predictor` implements it."""
@@ -169,7 +172,7 @@ class QueueWorker(Closing):
             folder = start_entry(self._supervisor, row, device)
         except UsageError as error:
             self._log.cancel_start(row.entry_id)
-            self._set_blocked(row.entry_id, str(error))
+            self._set_blocked(row.entry_id, f"{error} {_RESUME}")
             return True
         except StepscopeError as error:
             self._log.cancel_start(row.entry_id)
@@ -184,7 +187,7 @@ class QueueWorker(Closing):
             work = read_work(row)
             check_work(work)
         except SettingError as error:
-            self._set_blocked(row.entry_id, str(error))
+            self._set_blocked(row.entry_id, f"{error} {_RESUME}")
             return None
         title = row.name or work.subject
         return Waiting(row.entry_id, title, row.device, bool(row.is_forced), work.settings)

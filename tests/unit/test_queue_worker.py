@@ -194,6 +194,7 @@ def test_a_name_that_was_taken_meanwhile_blocks_its_entry(queue: QueueBench) -> 
     (row,) = queue.log.entries()
     assert row.state == QueueState.BLOCKED
     assert "already a run named 'same'" in row.reason
+    assert row.reason.endswith("or delete that run. Then resume the entry.")
 
 
 def test_nothing_starts_while_the_queue_or_the_entry_is_paused(queue: QueueBench) -> None:
