@@ -50,6 +50,10 @@ class StepEvents(Protocol):
         """A module is called from outside of any other module, while the models are not known yet."""
         ...
 
+    def call_model(self, model: nn.Module, call: Callable[[], Any]) -> Any:
+        """Return the output of a module that is called from outside, by `call`."""
+        ...
+
     def model_returned(self, model: nn.Module) -> None:
         """A module that was called from outside has returned."""
         ...
@@ -260,12 +264,12 @@ class Hooks(Closing):
                 return original(module, *inputs, **kwargs)
             self._nesting.calls += 1
             try:
-                if self._nesting.calls == 1:
-                    self._entries.caught.early_call_began()
-                    self._events.model_called(module, inputs or tuple(kwargs.values()))
-                output = original(module, *inputs, **kwargs)
-                if self._nesting.calls == 1:
-                    self._events.model_returned(module)
+                if self._nesting.calls > 1:
+                    return original(module, *inputs, **kwargs)
+                self._entries.caught.early_call_began()
+                self._events.model_called(module, inputs or tuple(kwargs.values()))
+                output = self._events.call_model(module, partial(original, module, *inputs, **kwargs))
+                self._events.model_returned(module)
                 return output
             except (RuntimeError, MemoryError) as error:
                 if self._nesting.calls == 1:

@@ -153,6 +153,14 @@ class Session:
         if not computes_gradients():
             self._guard.run(self._discover, model, inputs)
 
+    def call_model(self, model: nn.Module, call: Callable[[], Any]) -> Any:
+        """Return the output of a module that is called from outside, by `call`. A mixed precision that was
+        requested before the first step is in effect in all calls of that step."""
+        observation = self._observation
+        if observation is None or observation.autocast.wrapper is None or not self._models.has_called(model):
+            return call()
+        return observation.calls.call_model(observation.autocast.run_forward, call)
+
     def model_returned(self, model: nn.Module) -> None:
         """A module that was called from outside has returned."""
         if self._observation is not None and self._models.has_called(model):

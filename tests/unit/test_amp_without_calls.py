@@ -134,7 +134,7 @@ def test_a_request_before_the_first_call_of_a_model_is_put_into_effect(tmp_path:
 
     attached, answer = answered_early(tmp_path, step)
     assert answer.state == CommandState.APPLIED
-    assert dtypes == [torch.float32] + [torch.bfloat16] * 3  # The first call opens the run.
+    assert dtypes == [torch.bfloat16] * 4
     assert attached.settings()[-1]["amp"] == "bf16"
 
 

@@ -109,6 +109,26 @@ def test_a_model_without_autocast_runs_in_bf16_and_returns_float32(tmp_path: Pat
     assert [values["amp"] for values in attached.settings()] == ["off", "bf16", "off"]
 
 
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_a_mode_that_is_requested_before_the_first_step_is_in_effect_in_it(
+    tmp_path: Path, micro_batches: int
+) -> None:
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    outputs = []
+    with a_session(tmp_path) as attached:
+        request = attached.ask(amp="bf16")
+        for _ in range(2):
+            for _ in range(micro_batches):
+                outputs.append(net(torch.ones(8, 4)))
+                outputs[-1].mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert attached.answer(request).step == 1
+    assert net.dtypes == [B16] * 2 * micro_batches
+    assert {output.dtype for output in outputs} == {F32}
+
+
 def test_an_autocast_around_the_step_is_taken_over(tmp_path: Path) -> None:
     net = Net()
     attached, _ = train(tmp_path, script := Script(net, net, around=bf16), "off", "bf16")
