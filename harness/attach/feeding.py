@@ -33,6 +33,7 @@ class Feeding:
             gradients, and all of these calls were in training mode, as of a generator or a teacher.
         is_dry: whether a pass over a loader of the training is over, and no batch was delivered since.
         loads_ahead: whether the script loads batches before the step that uses them.
+        begins_ahead: whether the first step has one batch more than it trains on.
     """
 
     def __init__(self, fed: Callable[[LoaderPass, bool], None]) -> None:
@@ -43,7 +44,7 @@ class Feeding:
         self.recent: list[LoaderPass] = []
         self.newest: Callable[[], LoaderPass | None] = _nothing
         self.is_settled = self.has_evaluated = self.may_be_trained = self.is_dry = False
-        self._has_begun = self.loads_ahead = self._has_left = False
+        self._has_begun = self.loads_ahead = self.begins_ahead = self._has_left = False
         self._delivered_by: Callable[[], DataLoader[Any] | None] = _nothing
         self._ended_steps = 0  # Those that were not plain.
         # The loader of the pass that fed the newest step, and how many of them had ended as that was opened.

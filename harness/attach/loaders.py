@@ -160,7 +160,7 @@ class LoaderSwitch:
         elif newest is not None and not newest.is_over:
             if newest.obstacle is None:
                 newest.exchange(values)
-                if newest.is_ahead or newest.samples_ahead is not None:
+                if newest.is_ahead or newest.samples_ahead is not None or self.feeding.begins_ahead:
                     remarks.append(_AHEAD)
                 elif self.feeding.recent:  # As of a request before the first step.
                     remarks.append(_LOADED)

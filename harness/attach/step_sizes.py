@@ -329,6 +329,7 @@ class StepSizes:
                 # Of inputs of unknown size: each backward pass is for as many samples as the first batch has.
                 called = called or self._backward_passes * early[0]
                 samples = samples_of_first_step(early, loaded, called)
+                self._feeding.begins_ahead = len(early) == self._backward_passes + 1
             else:
                 samples = sum(early) + loaded
             self.early = ()

@@ -172,6 +172,7 @@ def test_the_samples_of_a_batch_loaded_ahead_by_the_script_are_not_lost(tmp_path
         samples += numbers(batches[-1])
     assert samples == list(range(20))
     assert [len(batch) for batch in batches] == [4, 4, 4, 2, 2, 2, 2]
+    assert "loads batches ahead" in run.answers()[-1][1]
 
 
 def test_only_the_loader_of_the_training_steps_changes(tmp_path: Path) -> None:
