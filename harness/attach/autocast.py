@@ -20,6 +20,9 @@ from harness.records.run import AmpMode
 from harness.watch.oom.errors import is_out_of_memory
 
 _OWN_REGIONS = "The script has its own autocast: "
+_OPEN_REGION = (
+    "The autocast region that the script is in stays as it is: the change takes effect in the next one."
+)
 _DTYPES = {AmpMode.BF16: torch.bfloat16, AmpMode.FP16: torch.float16}
 _MODES = {dtype: mode for mode, dtype in _DTYPES.items()}
 # Levels of nested outputs: also a limit for those that contain themselves.
@@ -92,14 +95,16 @@ class ScriptAutocast:
         is_known = self.own_dtype is not None or not self.has_regions
         return self.is_training and is_known and self.wrapper is None and not self.has_news
 
-    def apply(self, mode: AmpMode) -> None:
-        """Put `mode` into effect from the next region or call of a model on."""
-        dtype = _DTYPES.get(mode)
+    def apply(self, mode: AmpMode) -> str | None:
+        """Put `mode` into effect from the next region or call of a model on; return a sentence about when, if
+        the script is in a region, such as one around its whole loop."""
+        dtype, is_late = _DTYPES.get(mode), mode is not self.mode and self.own_dtype is not None
         wraps = dtype is not None and self.own_dtype is None
         if mode is not self.mode:
             self.trial = BackwardTrial() if wraps else None
         self.mode = mode
         self.wrapper = torch.autocast(self.device_type, dtype=dtype) if wraps else None
+        return _OPEN_REGION if is_late and _is_in_region() else None
 
     def forward_began(self, *, is_training: bool) -> None:
         """A model is about to be called, for training or for evaluation. Not necessary where that is as for
@@ -173,6 +178,13 @@ class ScriptAutocast:
     def _notice(self, dtype: torch.dtype) -> None:
         self.own_dtype, self.has_news, self.why = dtype, True, _OWN_REGIONS
         self.mode = self.own_mode
+
+
+def _is_in_region() -> bool:
+    """Return whether this thread is in an autocast region, enabled or not."""
+    depth = torch.autocast_increment_nesting()  # Only this returns it.
+    torch.autocast_decrement_nesting()
+    return depth > 1
 
 
 class RegionEvents(Protocol):

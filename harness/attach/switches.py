@@ -180,15 +180,14 @@ class ScriptSwitches:
         """Put `settings` into effect; returns a remark on when, if not at once. What did not change stays as
         the script has it."""
         before = self.settings
-        remark = self.loaders.apply(settings)
+        remarks = [self.loaders.apply(settings), self.autocast.apply(settings.amp)]
         if settings.matmul_precision is not before.matmul_precision:
             self._set_matmul_precision(settings.matmul_precision, before.matmul_precision)
         if settings.cudnn_benchmark != before.cudnn_benchmark:
             torch.backends.cudnn.benchmark = settings.cudnn_benchmark
-        self.autocast.apply(settings.amp)
         self.rates.factor = settings.learning_rate_factor
         self._training.settings = settings
-        return remark
+        return " ".join(remark for remark in remarks if remark is not None) or None
 
     def run_forward(self, call: Callable[[], Any]) -> Any:
         """Return the output of a model's `call`, under the mode in effect."""

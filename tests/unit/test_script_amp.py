@@ -137,6 +137,21 @@ def test_an_autocast_around_the_step_is_taken_over(tmp_path: Path) -> None:
     assert [values["amp"] for values in attached.settings()] == ["bf16", "off", "bf16"]
 
 
+def test_an_autocast_around_several_steps_is_as_the_script_entered_it(tmp_path: Path) -> None:
+    net, requests = Net(), []
+    script = Script(net, net)
+    with a_session(tmp_path) as attached:
+        for mode in ("off", "bf16"):
+            with bf16():
+                script.step()
+                requests.append(attached.ask(amp=mode))
+                script.steps(2)
+        script.around = bf16
+        script.step()
+    assert net.dtypes == [B16] * 3 + [F32] * 3 + [B16]
+    assert all("takes effect in the next one" in attached.answer(one).message for one in requests)
+
+
 def test_an_autocast_inside_the_model_is_taken_over_once_it_was_entered(tmp_path: Path) -> None:
     net = Net(region=bf16)
     attached, _ = train(tmp_path, Script(net, net), "off")
