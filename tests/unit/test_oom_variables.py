@@ -240,6 +240,15 @@ def test_memory_of_another_device_does_not_count() -> None:
     assert largest_variables([frame], [1], torch.device("cuda"), ()) == ()
 
 
+def test_the_run_of_a_script_is_none_of_its_variables() -> None:
+    def fill() -> FrameType:
+        run = type("Run", (), {"__module__": "stepscope.run", "rows": None})()
+        run.rows = torch.ones(1_000)
+        return sys._getframe()
+
+    assert variables_of(fill) == {}
+
+
 def test_only_the_largest_are_listed() -> None:
     def fill() -> FrameType:
         one, two, three = torch.ones(7_000), torch.ones(6_000), torch.ones(5_000)

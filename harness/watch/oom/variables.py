@@ -45,6 +45,8 @@ _MOST_DEPTH = 6
 _MOST_OBJECTS, _MOST_S, _MOST_S_OF_ALL = 50_000, 0.5, 3.0
 _CLOCK_EVERY = 1_000
 _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
+# The package that a script imports.
+_INTERFACE = "stepscope"
 _PLAIN = frozenset({int, float, complex, bool, str, type(None)})
 _LEFT_OUT = (ModuleType, type)
 # What a decorated function has returned, and arguments that wait for a call. Only Python's collector sees it.
@@ -300,7 +302,7 @@ def _named(variables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the variables of a frame or a module, of objects each attribute: "kept", "net.history",
     "self.cache"; of classes those that are containers or caches. The optimizer's state is listed apart."""
     for name, value in variables.items():
-        if name.startswith("__") or type(value) in _PLAIN:
+        if name.startswith("__") or type(value) in _PLAIN or _is_of_interface(value):
             continue
         if is_kind_of(value, type):
             yield from (
@@ -320,6 +322,11 @@ def _named(variables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _is_container(value: Any) -> bool:
     return is_kind_of(value, (dict, *_CONTAINERS)) or is_memory(value) or is_table(value)
+
+
+def _is_of_interface(value: Any) -> bool:
+    """Return whether `value` is Stepscope's, as the run of a script that calls `stepscope.watch`."""
+    return str(type(value).__module__).partition(".")[0] == _INTERFACE
 
 
 def _named_of_module(name: str, module: nn.Module) -> Iterator[tuple[str, Any]]:
