@@ -216,6 +216,14 @@ def test_only_what_counts_against_the_limit_is_blamed(
     assert result == (series.value if is_blamed else None)
 
 
+def test_a_leak_of_the_workers_is_the_sign_for_an_error_in_one_of_them(path: Path) -> None:
+    leaks: list[Row] = [a_leak(series, LeakVerdict.LEAK, "It leaks.") for series in LeakSeries]
+    rows = [a_version(1, 1, SETTINGS), *leaks]
+    history = read_history(written(path, [1] * 5, rows), 6, SETTINGS, on_cpu=False)
+    assert history.worker_leak is not None
+    assert history.worker_leak.series == LeakSeries.WORKERS
+
+
 def test_a_detector_that_began_anew_has_taken_nothing_back(path: Path) -> None:
     verdicts = [
         a_leak(LeakSeries.ALLOCATED, verdict, "So.") for verdict in (LeakVerdict.LEAK, LeakVerdict.TOO_EARLY)

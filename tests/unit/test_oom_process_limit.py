@@ -106,6 +106,11 @@ def test_a_loaders_worker_fills_the_limit_by_itself() -> None:
         "which counts its own memory: 1.00 MiB more requested; how much was allocated is not known."
     )
     assert list(budget(report.facts)) == [("not known: the worker's own memory", 600 * MIB)]
+    leak = LeakSign("workers", "They had grown.", 1_000, 8, 900 * MIB)
+    leaking = explain(some_facts(DeviceKind.CPU, **values, leak=leak))
+    assert leaking.verdict is OomVerdict.LEAK
+    assert leaking.why == "A leak had filled the memory of the loader's workers: 900 MiB. They had grown."
+    assert any("A loader worker reached the limit" in sentence for sentence in leaking.evidence)
 
 
 # Of a script that keeps copies of its weights, and of two more.

@@ -177,8 +177,11 @@ def _leak(facts: OomFacts) -> str | None:
         return None
     if leak.leaked_bytes is None:
         return f"A leak had filled the memory: its size is not known. {leak.message}"
-    of = "" if not limit else f" of {_run_limit(facts)}"
     had = "had" if leak.is_certain else "had most likely"
+    if leak.series == LeakSeries.WORKERS:  # The sum over all workers, each with the limit for itself.
+        size = words.size(leak.leaked_bytes)
+        return f"A leak {had} filled the memory of the loader's workers: {size}. {leak.message}"
+    of = "" if not limit else f" of {_run_limit(facts)}"
     return f"A leak {had} filled the memory: {words.size(leak.leaked_bytes)}{of}. {leak.message}"
 
 

@@ -1,6 +1,7 @@
 """The history of a run before an out-of-memory error, from its own log."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ _SAMPLES = 8
 
 _SERIES_ON_GPU = (LeakSeries.ALLOCATED, LeakSeries.FRAGMENTATION)
 _SERIES_ON_CPU = (LeakSeries.ALLOCATED, LeakSeries.HOST, LeakSeries.FRAGMENTATION)
+_SERIES_OF_WORKERS = (LeakSeries.WORKERS,)
 
 
 class RunHistory(NamedTuple):
@@ -34,6 +36,8 @@ class RunHistory(NamedTuple):
     peaks: tuple[BatchPeak, ...] = ()
     change: RecentChange | None = None
     leak: LeakSign | None = None
+    # That of the loader's workers.
+    worker_leak: LeakSign | None = None
     # The growth of live memory in the newest steps.
     growth: LeakSign | None = None
     # Memory of other processes at the newest sample.
@@ -59,11 +63,13 @@ def read_history(path: Path, step: int, settings: WatchSettings, *, on_cpu: bool
     if sample is not None and sample.used_bytes is not None and sample.process_bytes is not None:
         others = max(0, sample.used_bytes - sample.process_bytes)
     growth = growing_memory(rows)
+    series = _SERIES_ON_CPU if on_cpu else _SERIES_ON_GPU
     return RunHistory(
         steps=tuple(_recent(row) for row in rows[-STEPS:]),
         peaks=batch_peaks(rows, history, settings),
         change=recent_change(history, step),
-        leak=leak_sign(leaks, snapshots, step, on_cpu),
+        leak=leak_sign(leaks, snapshots, step, on_cpu, series),
+        worker_leak=leak_sign(leaks, snapshots, step, on_cpu, _SERIES_OF_WORKERS),
         growth=None if growth is None else _sign(growth, growth, snapshots, step, on_cpu, is_certain=False),
         others_bytes=others,
         names=frozenset(history[-1].values) if history else frozenset(),
@@ -115,12 +121,17 @@ def batch_peaks(
     return tuple(BatchPeak(size, max(peaks_bytes[size]), len(peaks_bytes[size])) for size in sorted(trained))
 
 
-def leak_sign(leaks: list[LeakRow], snapshots: list[SnapshotRow], step: int, on_cpu: bool) -> LeakSign | None:
+def leak_sign(
+    leaks: list[LeakRow],
+    snapshots: list[SnapshotRow],
+    step: int,
+    on_cpu: bool,
+    among: Sequence[LeakSeries] = _SERIES_ON_CPU,
+) -> LeakSign | None:
     """Return the current leak as of `step`, of several the largest; without one, the largest growth under
-    watch.
+    watch. Only the series `among` count: growth elsewhere is no reason for an out-of-memory error.
 
-    A change of settings restarts the detector, which clears no leak before it could detect it again. Growth
-    outside the device, such as in the loader's workers, cannot be the reason for its out-of-memory error.
+    A change of settings restarts the detector, which clears no leak before it could detect it again.
     """
     called: dict[str, LeakRow] = {}
     watched: dict[str, LeakRow] = {}
@@ -138,11 +149,10 @@ def leak_sign(leaks: list[LeakRow], snapshots: list[SnapshotRow], step: int, on_
         # The newer half of the history may be the clearer evidence of a growth that began long before.
         if row.verdict in RISING and row.since_step <= began.get(row.series, row).since_step:
             began[row.series] = row
-    order = _SERIES_ON_CPU if on_cpu else _SERIES_ON_GPU
     for group in (called, watched):
         signs = [
             _sign(group[series], began[series], snapshots, step, on_cpu, is_certain=group is called)
-            for series in order
+            for series in among
             if series in group
         ]
         if signs:

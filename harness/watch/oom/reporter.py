@@ -135,8 +135,11 @@ def _facts(capture: OomCapture, history: RunHistory, device: Device) -> OomFacts
         history = _without_memory(history)
     if memory.others_bytes is None:
         memory = memory._replace(others_bytes=history.others_bytes)
-    leak, growth = (_at_most(sign, memory) for sign in (history.leak, history.growth))
-    leak = with_growth(leak, growth, capture.variables)
+    if capture.request.phase is OomPhase.WORKER:
+        leak = history.worker_leak
+    else:
+        leak, growth = (_at_most(sign, memory) for sign in (history.leak, history.growth))
+        leak = with_growth(leak, growth, capture.variables)
     return OomFacts(
         step=capture.step,
         device=device.facts.kind,
@@ -191,10 +194,14 @@ def _at_most(leak: LeakSign | None, memory: MemoryAtFailure) -> LeakSign | None:
     return leak if most_bytes is None else leak._replace(leaked_bytes=min(leak.leaked_bytes, most_bytes))
 
 
+# Series of memory that is none of live objects in this process.
+_NOT_LIVE = (LeakSeries.FRAGMENTATION, LeakSeries.WORKERS)
+
+
 def _with_leak(categories: tuple[LiveCategory, ...], leak: LeakSign | None) -> tuple[LiveCategory, ...]:
     """Return `categories` with the leak: one of live tensors is split off from those outside model and
     optimizer, any other becomes the first entry."""
-    if leak is None or not leak.leaked_bytes or leak.series == LeakSeries.FRAGMENTATION:
+    if leak is None or not leak.leaked_bytes or leak.series in _NOT_LIVE:
         return categories
     verb = "leaked" if leak.is_certain else "grown"
     name = f"{verb} since step {words.count(leak.since_step)}"
