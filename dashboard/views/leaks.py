@@ -57,7 +57,7 @@ def _leak(row: LeakRow, is_over: bool) -> None:
         for text, meaning in _figures(row, is_over):
             st.badge(text, color="gray", help=meaning)
     if verdict in (LeakVerdict.LEAK, LeakVerdict.WATCH):
-        # What it says of the time to come held at that step.
+        # The time that is left was estimated at that step.
         st.text(f"At step {words.count(row.step)}: {row.message}" if is_over else row.message)
     else:
         st.caption(plain(row.message))

@@ -27,7 +27,7 @@ def device() -> CpuDevice:
 
 
 def test_a_tensor_is_counted_to_within_a_mebibyte(device: CpuDevice) -> None:
-    # A reading is never below its baseline, and other objects of the process may be freed meanwhile.
+    # Other objects of the process may be freed meanwhile, and what is below the baseline is unknown.
     held = torch.zeros(2 * MIB, dtype=torch.uint8)
     before = device.read_memory().allocated_bytes
     tensor = torch.zeros(64 * MIB, dtype=torch.uint8)
@@ -54,11 +54,13 @@ def test_what_sqlite_has_in_use_is_not_allocated(device: CpuDevice) -> None:
 
 
 def test_the_peak_shows_what_a_phase_held_and_gave_back(device: CpuDevice) -> None:
+    held = torch.zeros(2 * MIB, dtype=torch.uint8)
     device.read_memory()
     tensor = torch.zeros(64 * MIB, dtype=torch.uint8)
     device.note_peak()
     del tensor
     reading = device.read_memory()
+    assert held.nbytes == 2 * MIB
     assert reading.allocated_bytes is not None
     assert reading.peak_allocated_bytes is not None
     assert reading.peak_allocated_bytes - reading.allocated_bytes >= 63 * MIB

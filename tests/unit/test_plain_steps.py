@@ -186,6 +186,7 @@ def test_steps_with_a_reading_of_the_memory_are_plain_and_have_a_peak(
 ) -> None:
     loop, plain = Loop(), 0
     with attached(tmp_path) as (session, folder, guard):
+        held = torch.zeros(1 << 20)  # Other objects in the heap of this process may be freed meanwhile.
         for number, loss in enumerate(read_losses(loop, session)):
             if number == EVENTFUL:  # From here on all there is to do is to measure.
                 observation = session.remarks.observation
@@ -195,6 +196,7 @@ def test_steps_with_a_reading_of_the_memory_are_plain_and_have_a_peak(
         monkeypatch.undo()
         session.end(None)
         assert guard.message is None
+    assert held.numel() == 1 << 20
     assert plain >= STEPS // 2
     read = [row for row in recorded(folder).steps if row.allocated_bytes is not None]
     assert len(read) >= STEPS // 2
