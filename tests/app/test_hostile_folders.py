@@ -58,7 +58,7 @@ def test_the_runs_page_lists_every_run(hostile: list[str], open_page: Open) -> N
 @pytest.mark.parametrize(
     ("page", "every"),
     [
-        ("live", 3),
+        ("live", 10),
         *(pytest.param(page, 1, marks=pytest.mark.long) for page in ("live", "memory", "profiler")),
     ],
 )

@@ -57,6 +57,7 @@ def test_another_run_is_chosen_by_its_name(tab: Tab, dashboard: Dashboard) -> No
         expect(tab.key(choice).get_by_role("radio").first).to_be_disabled()
 
 
+@pytest.mark.long
 def test_start_clicked_ten_times_starts_one_run(tab: Tab, dashboard: Dashboard) -> None:
     values = {folder.run_id for folder in dashboard.home.runs()}
     tab.open("new")

@@ -100,6 +100,7 @@ finally:
     assert recorded(the_run(tmp_path)).run.state == RunState.STOPPED
 
 
+@pytest.mark.long
 def test_an_interrupt_that_python_would_ignore_stays_ignored(tmp_path: Path) -> None:
     """As where a shell script starts the command in the background."""
     script = a_script(tmp_path, "train(3)\nos.kill(os.getpid(), 2)\ntrain(3)\nprint('trained')\n")

@@ -52,11 +52,9 @@ def printed(text: str) -> list[str]:
     return [line for line in lines if not line.startswith("stepscope: ") and line.strip(" ^")]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA covers mappings on Linux only")
-@pytest.mark.parametrize(
-    "size", [pytest.param(4_000_000, marks=pytest.mark.long), 10_000, pytest.param(0, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("size", [4_000_000, 10_000, 0])
 def test_a_script_that_fills_its_memory_prints_its_own_error_and_ends_as_without_a_watch(
     tmp_path: Path, size: int
 ) -> None:
