@@ -6,7 +6,8 @@ import pytest
 
 from tests.bench.loop_families import FAMILIES, draw_script, family_script
 from tests.bench.loop_runs import Outcome
-from tests.bench.loops import band, worst
+from tests.bench.loops import worst
+from tests.bench.random_scripts import band
 
 
 def test_a_seed_draws_the_same_script_again_and_each_script_can_be_parsed() -> None:
