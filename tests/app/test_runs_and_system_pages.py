@@ -13,6 +13,7 @@ from dashboard.data.runs import supervisor
 from dashboard.view_models.runs import column_widths, table_rows
 from dashboard.views import run_actions
 from harness.demo.scenarios import SCENARIOS
+from harness.demo.writing import write
 from harness.device.doctor.report import from_json
 from harness.errors import StepscopeError
 from harness.settings import Settings
@@ -116,13 +117,13 @@ def _selected(*rows: int) -> Any:
     return patch("dashboard.views.runs.st.dataframe", return_value={"selection": {"rows": list(rows)}})
 
 
-def test_runs_stay_selected_when_another_one_starts(demo: Write, open_page: Open) -> None:
+def test_runs_stay_selected_when_another_one_starts(home: Home, demo: Write, open_page: Open) -> None:
     demo("steady", 50)
     demo("oom", 50)
     with _selected(1) as draw:
         app = open_page("runs")
         chosen = next(text for text in texts(app).splitlines() if text.startswith("demo: "))
-        demo("one-step")
+        write("one-step", home)
         app.run()
         assert draw.call_args.kwargs["selection_default"] == {"selection": {"rows": [2]}}
         assert chosen == draw.call_args.args[0][2]["Name"]
@@ -164,7 +165,7 @@ def test_settings_that_differ_are_columns(demo: Write, open_page: Open) -> None:
     assert "Steps (setting)" not in open_page("runs").dataframe[0].value
     demo("oom", 50)
     table = open_page("runs").dataframe[0].value.set_index("Name")
-    assert list(table["Steps (setting)"]) == ["none", "50"]
+    assert dict(table["Steps (setting)"]) == {"demo: oom": "none", "demo: steady": "50"}
     assert list(table["Steps"]) == ["50", "50"]
 
 
