@@ -309,6 +309,8 @@ class StepTracker(PhaseClock):
         is before the next one."""
         if self._trained is not None and self._timer.is_observing:
             spent_ns, self.samples, self.has_batch, self._update_ns = self._trained
+            if self.last_ns != self._update_ns:
+                self._timer.leave_device_out()
             self._spent_ns = spent_ns.copy()
 
     @property
@@ -343,11 +345,11 @@ class StepTracker(PhaseClock):
         self.has_batch |= samples > 0
 
     def leave_out_dropped(self) -> None:
-        """Begin the step with the first batch that was requested since the newest backward pass: what was
-        computed before it is of no step."""
+        """Begin the step with the first batch that was requested since the newest backward pass."""
         if self._requested is None:  # The step is not observed.
             return
         spent_ns, requested_ns = self._requested
+        self._timer.leave_device_out()
         self.evaluation_ns += requested_ns - self._timer.end_ns
         self._timer.end_ns = requested_ns
         self._spent_ns = [now_ns - then_ns for now_ns, then_ns in zip(self._spent_ns, spent_ns, strict=True)]

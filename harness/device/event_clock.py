@@ -54,7 +54,7 @@ class _SharedMark:
 class EventTicket:
     """The device times of one step. Resolve every ticket once it is ready: that returns its events."""
 
-    __slots__ = ("_before", "_chain", "_end", "_free", "_is_mixed", "_last", "_phases", "_times")
+    __slots__ = ("_before", "_chain", "_end", "_free", "_is_mixed", "_is_timed", "_last", "_phases", "_times")
 
     def __init__(
         self,
@@ -66,11 +66,12 @@ class EventTicket:
         last: TimedEvent | None,
         *,
         is_mixed: bool,
+        is_timed: bool,
     ) -> None:
         """`last` is an event behind the step's last mark, `is_mixed` whether the marks are on several
-        streams."""
+        streams, `is_timed` whether only work of the step is between them."""
         self._last = last
-        self._is_mixed = is_mixed
+        self._is_mixed, self._is_timed = is_mixed, is_timed
         self._chain = chain
         self._phases = phases
         self._before = before
@@ -80,22 +81,24 @@ class EventTicket:
 
     def ready(self) -> bool:
         """Return whether the device has finished the step. Never waits."""
-        if self._times is not None:
+        if not self._chain:  # It is resolved.
             return True
         if not (self._last or self._end.event).query():
             return False
         return not self._is_mixed or all(event.query() for event in self._chain)
 
-    def resolve(self) -> PhaseTimes:
-        """Return the step's device times; only when `ready`. Returns the events to the pool; idempotent."""
-        if self._times is not None:
+    def resolve(self) -> PhaseTimes | None:
+        """Return the step's device times, None when it is untimed; only when `ready`. Returns the events to
+        the pool; idempotent."""
+        if not self._chain:
             return self._times
         chain, before = self._chain, self._before
-        phases_ns: dict[Phase, int] = {}
-        for phase, (start, end) in zip(self._phases, pairwise(chain), strict=False):
-            phases_ns[phase] = phases_ns.get(phase, 0) + _elapsed_ns(start, end)
-        gap_ns = None if before is None else _elapsed_ns(before.event, chain[0])
-        self._times = PhaseTimes(_elapsed_ns(chain[0], chain[-1]), phases_ns, gap_ns)
+        if self._is_timed:
+            phases_ns: dict[Phase, int] = {}
+            for phase, (start, end) in zip(self._phases, pairwise(chain), strict=False):
+                phases_ns[phase] = phases_ns.get(phase, 0) + _elapsed_ns(start, end)
+            gap_ns = None if before is None else _elapsed_ns(before.event, chain[0])
+            self._times = PhaseTimes(_elapsed_ns(chain[0], chain[-1]), phases_ns, gap_ns)
         self._free.extend(chain[:-1])
         if self._last is not None:
             self._free.append(self._last)
@@ -124,7 +127,7 @@ class EventClock:
         each record would create an object for it. None: the events of this device take no stream."""
         self._current_stream = current_stream
         self._stream: Any = None
-        self._is_mixed = False
+        self._is_mixed, self._is_timed = False, True
         self._free = [make_event() for _ in range(capacity)]
         self._chain: list[TimedEvent] = []
         self._phases: list[Phase] = []
@@ -135,11 +138,19 @@ class EventClock:
         """Forget the end of the step before: the next one has no gap."""
         self._drop()
 
+    def leave_untimed(self) -> None:
+        """Leave the step under way without times; before its first mark, leave the next one without a gap."""
+        if self._chain:
+            self._is_timed = False
+        else:
+            self._drop()
+
     def begin(self) -> None:
         """Mark the start of a step. Drops a step that did not end, because it raised."""
         if self._chain or self._full:
             self._drop()
         self._full = self._is_mixed = False
+        self._is_timed = True
         if self._current_stream is not None:
             self._stream = self._current_stream()
         self._mark()
@@ -163,7 +174,14 @@ class EventClock:
             return None
         end = _SharedMark(self._chain[-1], self._free)
         ticket = EventTicket(
-            self._chain, self._phases, self._before, end, self._free, last, is_mixed=self._is_mixed
+            self._chain,
+            self._phases,
+            self._before,
+            end,
+            self._free,
+            last,
+            is_mixed=self._is_mixed,
+            is_timed=self._is_timed,
         )
         self._chain, self._phases, self._before = [], [], end
         return ticket

@@ -42,6 +42,11 @@ class DeviceClock(Protocol):
         """Forget the end of the step before: the next one has no gap."""
         ...
 
+    def leave_untimed(self) -> None:
+        """Leave the step under way without times, because work of no step is among its marks; its ticket
+        still says when the device has finished it. Before its first mark, leave it without a gap."""
+        ...
+
     def begin(self) -> None:
         """Mark the start of a step."""
         ...

@@ -85,10 +85,11 @@ class StepRow(NamedTuple):
     """One optimizer step, which may be made of several micro-batches (`grad_accumulation`).
 
     Phase times without prefix are on the CPU clock; for asynchronous devices that is *issue time*.
-    Phase times with the prefix `device_` are between device events. `step_ns` minus the phases is the
-    residual. The memory columns hold the newest reading: steps of about 20 ms and longer have one each,
-    shorter steps share one, and its peaks then cover the time since the previous reading. Where readings
-    would take more than 1 % of the time, steps without a recent one have the RSS alone.
+    Phase times with the prefix `device_` are between device events; None too for a step of a script within
+    which work of no step was done, such as an evaluation. `step_ns` minus the phases is the residual. The
+    memory columns hold the newest reading: steps of about 20 ms and longer have one each, shorter steps share
+    one, and its peaks then cover the time since the previous reading. Where readings would take more than 1 %
+    of the time, steps without a recent one have the RSS alone.
     Of a script's step, a phase that nothing measured, and an unknown number of samples, are 0.
     `all_reduce_wait_ns` is the end of `backward_ns`, and `broadcast_wait_ns` (of buffers) the begin of
     `forward_ns`, in which a rank of several waits for the others; measured with DDP on the CPU.

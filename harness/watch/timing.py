@@ -114,13 +114,19 @@ class StepTimer:
         return duration_ns
 
     def leave_out_since(self, began_ns: int) -> int:
-        """Leave the time since `began_ns` out of the step under way, which goes on, as does the device's
-        clock; return that time."""
+        """Leave the time since `began_ns` out of the step under way, which goes on without device times;
+        return that time."""
+        self.leave_device_out()
         duration_ns = self.clock_ns() - began_ns
         self.end_ns += duration_ns
         if not self.is_observing:
             self._unobserved_ns[:] = [end_ns + duration_ns for end_ns in self._unobserved_ns]
         return duration_ns
+
+    def leave_device_out(self) -> None:
+        """Leave the step under way without device times: work of no step is among its marks."""
+        if self._device_clock is not None:
+            self._device_clock.leave_untimed()
 
     def unobserve(self, ends_ns: list[int] | None = None) -> None:
         """Record only the ends of steps, from the next one until `restart`; `ends_ns` are those of the

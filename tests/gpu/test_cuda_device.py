@@ -152,7 +152,9 @@ def timed_step(clock: EventClock, matrix: torch.Tensor) -> PhaseTimes:
     assert ticket is not None
     torch.cuda.synchronize()
     assert ticket.ready()
-    return ticket.resolve()
+    times = ticket.resolve()
+    assert times is not None
+    return times
 
 
 def test_the_clock_agrees_with_synchronised_wall_time(clock: EventClock, matrix: torch.Tensor) -> None:
@@ -184,7 +186,9 @@ def test_marking_does_not_wait_for_the_device(clock: EventClock, matrix: torch.T
     assert not ticket.ready()
     torch.cuda.synchronize()
     assert ticket.ready()
-    assert issued_ns < ticket.resolve().step_ns / 2
+    times = ticket.resolve()
+    assert times is not None
+    assert issued_ns < times.step_ns / 2
 
 
 def test_the_gap_shows_how_long_the_device_had_nothing_to_do(clock: EventClock, matrix: torch.Tensor) -> None:
@@ -205,7 +209,9 @@ def test_events_come_back_to_the_ring(device: CudaDevice, clock: EventClock) -> 
         while waiting and (waiting[0] is None or waiting[0].ready()):
             ticket = waiting.pop(0)
             assert ticket is not None
-            assert ticket.resolve().step_ns >= 0
+            times = ticket.resolve()
+            assert times is not None
+            assert times.step_ns >= 0
     device.synchronize()
     assert all(ticket is not None for ticket in waiting)
 

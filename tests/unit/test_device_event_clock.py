@@ -1,7 +1,8 @@
 import pytest
 
 from harness.device.current_stream import CurrentStream
-from harness.device.event_clock import EventClock
+from harness.device.event_clock import EventClock, EventTicket
+from harness.device.protocol import PhaseTimes
 from harness.device.testing.device import FakeQueue
 from harness.records.run import Phase
 
@@ -16,6 +17,14 @@ def take_step(clock: EventClock, queue: FakeQueue) -> None:
         clock.lap(phase)
 
 
+def times_of(ticket: EventTicket | None) -> PhaseTimes:
+    """Return the times of a step that is timed."""
+    assert ticket is not None
+    times = ticket.resolve()
+    assert times is not None
+    return times
+
+
 @pytest.fixture
 def queue() -> FakeQueue:
     return FakeQueue(mark_ns=0)
@@ -26,7 +35,7 @@ def test_phases_and_step_are_told_in_nanoseconds(queue: FakeQueue) -> None:
     take_step(clock, queue)
     ticket = clock.end()
     assert ticket is not None
-    times = ticket.resolve()
+    times = times_of(ticket)
     assert times.phases_ns == {Phase.FORWARD: 3 * MS, Phase.BACKWARD: 5 * MS, Phase.OPTIMIZER: 2 * MS}
     assert times.step_ns == 10 * MS
     assert times.gap_ns is None
@@ -41,8 +50,8 @@ def test_the_gap_lies_between_the_last_end_and_this_start(queue: FakeQueue) -> N
     second = clock.end()
     assert first is not None
     assert second is not None
-    assert second.resolve().gap_ns == 7 * MS
-    assert first.resolve().step_ns == 10 * MS
+    assert times_of(second).gap_ns == 7 * MS
+    assert times_of(first).step_ns == 10 * MS
 
 
 def test_laps_of_one_phase_add_up(queue: FakeQueue) -> None:
@@ -55,7 +64,7 @@ def test_laps_of_one_phase_add_up(queue: FakeQueue) -> None:
         clock.lap(Phase.BACKWARD)
     ticket = clock.end()
     assert ticket is not None
-    assert ticket.resolve().phases_ns == {Phase.FORWARD: 3 * MS, Phase.BACKWARD: 20 * MS}
+    assert times_of(ticket).phases_ns == {Phase.FORWARD: 3 * MS, Phase.BACKWARD: 20 * MS}
 
 
 class StreamEvent:
@@ -96,7 +105,7 @@ def test_each_mark_is_recorded_on_the_current_stream_and_a_ticket_waits_for_all_
     assert not ticket.ready()
     done.add("main")
     assert ticket.ready()
-    assert ticket.resolve().step_ns == MS
+    assert times_of(ticket).step_ns == MS
 
 
 def test_a_stream_is_opened_once_for_the_marks_on_it() -> None:
@@ -126,7 +135,7 @@ def test_a_step_that_ends_late_is_ready_behind_what_was_issued_after_its_last_la
         assert not ticket.ready()
         queue.event().record()
         assert ticket.ready()
-        assert ticket.resolve().step_ns == 13 * MS  # With three marks of a millisecond.
+        assert times_of(ticket).step_ns == 13 * MS  # With three marks of a millisecond.
 
 
 def test_a_ticket_is_ready_when_the_device_has_passed_its_last_mark() -> None:
@@ -158,7 +167,7 @@ def test_a_full_ring_leaves_the_step_untimed(queue: FakeQueue) -> None:
     take_step(clock, queue)
     assert clock.end() is None
     assert first is not None
-    assert first.resolve().step_ns == 10 * MS
+    assert times_of(first).step_ns == 10 * MS
 
 
 def test_resolving_frees_the_ring_for_steps_without_end(queue: FakeQueue) -> None:
@@ -196,7 +205,7 @@ def test_after_an_untimed_step_the_gap_is_unknown(queue: FakeQueue) -> None:
     take_step(clock, queue)
     third = clock.end()
     assert third is not None
-    assert third.resolve().gap_ns is None
+    assert times_of(third).gap_ns is None
 
 
 def test_a_step_that_raised_before_its_end_is_dropped(queue: FakeQueue) -> None:
@@ -207,7 +216,7 @@ def test_a_step_that_raised_before_its_end_is_dropped(queue: FakeQueue) -> None:
     take_step(clock, queue)
     ticket = clock.end()
     assert ticket is not None
-    assert ticket.resolve().step_ns == 10 * MS
+    assert times_of(ticket).step_ns == 10 * MS
 
 
 def test_a_step_without_laps_still_has_a_length(queue: FakeQueue) -> None:
@@ -216,5 +225,36 @@ def test_a_step_without_laps_still_has_a_length(queue: FakeQueue) -> None:
     queue.work(4 * MS)
     ticket = clock.end()
     assert ticket is not None
-    assert ticket.resolve().step_ns == 4 * MS
-    assert ticket.resolve().phases_ns == {}
+    assert times_of(ticket).step_ns == 4 * MS
+    assert times_of(ticket).phases_ns == {}
+
+
+def test_a_step_with_work_of_no_step_has_no_times_but_an_end(queue: FakeQueue) -> None:
+    queue.lag_marks = 1
+    clock = EventClock(queue.event, capacity=10)
+    for _ in range(20):
+        take_step(clock, queue)
+        clock.leave_untimed()
+        clock.lap(Phase.OPTIMIZER)
+        ticket = clock.end()
+        take_step(clock, queue)
+        later = clock.end()
+        assert ticket is not None
+        assert ticket.ready()
+        assert [ticket.resolve(), ticket.resolve()] == [None, None]
+        assert later is not None
+        assert not later.ready()
+        queue.finish()
+        assert times_of(later) == times_of(later)
+        assert (times_of(later).step_ns, times_of(later).gap_ns) == (10 * MS, 0)
+
+
+def test_work_of_no_step_between_two_steps_is_no_gap(queue: FakeQueue) -> None:
+    clock = EventClock(queue.event)
+    take_step(clock, queue)
+    clock.end()
+    queue.work(50 * MS)
+    clock.leave_untimed()
+    take_step(clock, queue)
+    assert (times := times_of(clock.end())).gap_ns is None
+    assert times.step_ns == 10 * MS

@@ -155,6 +155,29 @@ def test_only_steps_that_every_rank_has_are_compared() -> None:
     assert comparison.straggler is not None
 
 
+def test_steps_of_a_gpu_without_device_times_are_not_compared() -> None:
+    """The phases of the others are device times, not the CPU's issue times, in which no rank is late."""
+    late_ns = [0, 2 * MS]
+    rows = {
+        rank: [
+            row._replace(
+                device_step_ns=10 * MS + ns,
+                device_gap_ns=0,
+                device_forward_ns=2 * MS + ns,
+                device_backward_ns=6 * MS - ns,
+                device_optimizer_ns=2 * MS,
+            )
+            for row in steps_of_ranks(1)[0]
+        ]
+        for rank, ns in enumerate(late_ns)
+    }
+    untimed = rows[0][50]
+    rows[0][50] = untimed._replace(device_step_ns=None, device_gap_ns=None, device_forward_ns=None)
+    comparison = _compare(rows)
+    assert untimed.step not in comparison.step_numbers
+    assert _late(rows) == (1, StepPart.FORWARD)
+
+
 def test_one_rank_or_few_common_steps_are_not_compared() -> None:
     rows = steps_of_ranks(2, steps=LEAST_STEPS - 1)
     assert compare_ranks(rows) is None

@@ -207,11 +207,17 @@ def _rank_times(
 
 def _common_steps(rows: Mapping[int, Sequence[StepRow]]) -> tuple[list[list[StepRow]], list[int]]:
     """Return the rows of the newest steps that no rank lacks or excludes, by rank, and their numbers."""
-    by_step = [
-        {row.step: row for row in rows[rank] if not row.flags & EXCLUDED_FLAGS} for rank in sorted(rows)
-    ]
+    by_step = [{row.step: row for row in _comparable(rows[rank])} for rank in sorted(rows)]
     common = sorted(set.intersection(*map(set, by_step)))[-WINDOW:] if by_step else []
     return [[steps[step] for step in common] for steps in by_step], common
+
+
+def _comparable(rows: Sequence[StepRow]) -> list[StepRow]:
+    """Return the rows of the steady state; of a rank whose device times most of them, the timed ones: on the
+    CPU's clock its phases are only issue times."""
+    steady = [row for row in rows if not row.flags & EXCLUDED_FLAGS]
+    timed = [row for row in steady if row.device_step_ns is not None]
+    return timed if 2 * len(timed) > len(steady) else steady
 
 
 def _find_straggler(

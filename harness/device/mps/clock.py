@@ -54,6 +54,10 @@ class SparseClock:
         """Forget the end of the step before: the next one has no gap."""
         self._timed.restart()
 
+    def leave_untimed(self) -> None:
+        """Leave the step under way without times."""
+        self._timed.leave_untimed()
+
     def begin(self) -> None:
         """Mark the start of a step if it is timed."""
         if self._left == 0 and (now_ns := self._clock_ns()) >= self._due_ns:
