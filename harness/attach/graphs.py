@@ -19,6 +19,7 @@ from harness.attach.entries import StepEntries
 from harness.attach.plain_observation import PlainObservation
 from harness.closing import Closing
 from harness.records.run import Phase
+from harness.watch.readback import plain_scalar
 from harness.watch.training import Replaced
 
 REPLAYED = (
@@ -129,7 +130,7 @@ class CapturedGraphs(Closing):
             loss = unscaled if tensors is scaled else tensors
             is_loss = isinstance(loss, Tensor) and loss.numel() == 1
             if is_loss and captured.loss is None and self._guard.has_suspended():
-                captured.loss = loss.detach().reshape(())
+                captured.loss = plain_scalar(loss.detach().reshape(()))
             original(tensors, *args, **kwargs)
 
         return backward

@@ -12,6 +12,7 @@ from harness.attach.batches import sizes_of
 from harness.attach.discovery import owned_parameters, shapes_of
 from harness.attach.passes import LoaderPass
 from harness.attach.step_ends import StepEnds
+from harness.watch.readback import plain_scalar
 
 
 class Observation(StepEnds):
@@ -160,9 +161,12 @@ class Observation(StepEnds):
         (scaled, unscaled), self._scaled = self._scaled, (None, None)
         # Without a plain layout, as of oneDNN, a loss cannot be read.
         if loss is not None and loss.layout is torch.strided and (not loss.dim() or loss.numel() == 1):
-            value = (unscaled if scaled is loss else loss).detach()
-            self.training.loss = value.reshape(()) if value.dim() else value
-            self._has_loss = value.is_cpu or self._copies or self.records.reads_loss(value.device)
+            value: Tensor | None = (unscaled if scaled is loss else loss).detach()
+            if value is not None and type(value) is not Tensor:
+                value = plain_scalar(value)
+            if value is not None:
+                self.training.loss = value.reshape(()) if value.dim() else value
+                self._has_loss = value.is_cpu or self._copies or self.records.reads_loss(value.device)
         self._gradients_begin()
 
     def _follow_further_model(

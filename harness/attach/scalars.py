@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.records.floats import encode_float
 from harness.records.script import ScalarRow
-from harness.watch.readback import LossReader, SlotTicket
+from harness.watch.readback import LossReader, SlotTicket, plain_scalar
 from harness.words import clip
 
 _LONGEST_NAME = 200
@@ -97,9 +97,11 @@ def number_of(name: str, value: object) -> float | Tensor:
         except RuntimeError as error:  # Such as one within torch.vmap.
             reason = clip(str(error).strip().partition("\n")[0], _LONGEST_REASON)
             raise _no_number(name, f"a tensor that cannot be read ({reason})") from error
-        if value.numel() == 1 and not value.is_cpu and not value.is_complex() and not value.is_meta:
-            return value.detach().reshape(())
         what = f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
+        if value.numel() == 1 and not value.is_cpu and not value.is_complex() and not value.is_meta:
+            if (scalar := plain_scalar(value.detach())) is not None:
+                return scalar.reshape(())
+            what = f"a {type(value).__name__} of which this process has only a part"
         raise _no_number(name, what)
     if isinstance(value, Real):
         return _as_float(name, value)

@@ -20,6 +20,17 @@ SLOTS = 4096
 _CPU = torch.device("cpu")
 
 
+def plain_scalar(scalar: Tensor) -> Tensor | None:
+    """Return the tensor without a wrapper that has the value of `scalar`, whose class is not torch's own;
+    None if there is none. A DTensor (tensor parallelism) has one, unless this rank has only a part of its
+    value: no communication is begun here."""
+    placements = getattr(scalar, "placements", None)
+    if placements is not None:
+        local: Tensor = scalar.to_local()  # type: ignore[attr-defined]  # of DTensor
+        return plain_scalar(local) if all(one.is_replicate() for one in placements) else None
+    return None if hasattr(scalar, "__tensor_flatten__") else scalar
+
+
 class SlotTicket:
     """A loss in transfer to a slot of a pinned ring."""
 
