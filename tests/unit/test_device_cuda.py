@@ -179,6 +179,43 @@ def test_an_allocator_without_statistics_has_no_figures() -> None:
     assert device.limit_bytes() is None
 
 
+@pytest.mark.parametrize("name", ["PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING"])
+def test_without_caching_no_figure_is_zero(allocator: FakeAllocator, name: str) -> None:
+    """torch's counters stay at 0: tensors are from the driver."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: pytest.fail("read"))
+        patch.setattr(torch.cuda, "memory_snapshot", lambda: pytest.fail("read"))
+        patch.setattr(torch.cuda, "init", lambda: None)
+        patch.setattr(torch.cuda, "is_initialized", lambda: True)
+        patch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
+        patch.setenv(name, "1")
+        device = CudaDevice(FAKE_FACTS)
+        device.begin_memory()
+        assert set(device.read_memory()) == {None}
+        assert device.read_allocator() == AllocatorReading.unknown()
+        with pytest.raises(SettingError, match="no effect on this process's allocator"):
+            device.cap_memory(512 * MIB)
+    assert allocator.limit_bytes == allocator.total_bytes
+
+
+def test_counters_that_cuda_malloc_async_lacks_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch returns 0 for them (`torch.cuda.memory_stats`)."""
+    size = {"all": {"current": 4 * MIB, "peak": 6 * MIB}}
+    none = {"all": {"current": 0, "peak": 0}}
+    stats = {"allocated_bytes": size, "reserved_bytes": size, "active_bytes": size}
+    stats |= {"inactive_split_bytes": none, "num_alloc_retries": 0, "num_ooms": 0}  # type: ignore[dict-item]
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: stats)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync")
+    device = CudaDevice(FAKE_FACTS)
+    device.begin_memory()
+    reading = device.read_memory()
+    assert (reading.allocated_bytes, reading.peak_reserved_bytes) == (4 * MIB, 6 * MIB)
+    assert (reading.inactive_split_bytes, reading.alloc_retries, reading.ooms) == (None, None, None)
+
+
 def test_another_gpu_of_the_process_is_read_and_its_peaks_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
 

@@ -1,6 +1,7 @@
 """Sums over the CUDA allocator's list of segments and blocks."""
 
 import inspect
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,6 +14,10 @@ _IN_USE = "active_allocated"
 # Freed, but another stream may still read it; torch versions differ in the name.
 _WAITING = ("active_pending_free", "active_awaiting_free")
 
+# With one of these torch takes each tensor from the driver, and counts nothing
+# (`forceUncachedAllocator` in c10/cuda/CUDACachingAllocator.cpp).
+_UNCACHED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
+
 Segment = Mapping[str, Any]
 
 
@@ -22,13 +27,24 @@ def backend() -> str:
     return torch.cuda.get_allocator_backend() if torch.cuda.is_initialized() else NATIVE
 
 
+def has_statistics(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the allocator counts its memory: neither one of the script's own does, nor torch's
+    without caching."""
+    return backend() != PLUGGABLE and all(environ.get(name, "0") in ("", "0") for name in _UNCACHED)
+
+
+def has_blocks() -> bool:
+    """Return whether the allocator has a list of its blocks, and a history."""
+    return backend() == NATIVE and has_statistics()
+
+
 def read_segments(device_index: int) -> AllocatorReading:
     """Return the reading of one GPU; every field is None when there is no list, or it is too expensive.
 
     Building the list takes 0.2 to a few milliseconds. Before torch 2.11 it includes the allocation history,
     if one is recorded, which takes most of a second: then it is skipped.
     """
-    if not torch.cuda.is_initialized() or backend() != NATIVE:
+    if not (torch.cuda.is_initialized() and has_blocks()):
         return AllocatorReading.unknown()
     if "include_traces" in inspect.signature(torch.cuda.memory_snapshot).parameters:
         segments = torch.cuda.memory_snapshot(include_traces=False)

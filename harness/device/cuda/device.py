@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from harness.device.cap import ProcessFraction, validate_cap
-from harness.device.cuda.allocator import PLUGGABLE, backend, read_segments
+from harness.device.cuda.allocator import has_blocks, has_statistics, read_segments
 from harness.device.cuda.capture_mode import relax_captures
 from harness.device.cuda.facts import cuda_facts
 from harness.device.current_stream import CurrentStream
@@ -19,10 +19,15 @@ from harness.device.event_clock import EventClock
 from harness.device.host.rss import RssGauge
 from harness.device.protocol import AllocatorReading, DeviceClock, MemoryInfo
 from harness.device.shared_peak import SharedPeak
+from harness.errors import SettingError
 from harness.records.run import DeviceFacts, MemoryReading
 
 # The caching allocator's segment size for requests of 1 to 10 MiB: a cap needs at least this much headroom.
 SEGMENT_BYTES = 20 << 20
+_NO_CAP = (
+    "memory_cap_gib has no effect on this process's allocator: it is one of the script's own, or torch's "
+    "without caching (PYTORCH_NO_CUDA_MEMORY_CACHING)."
+)
 
 
 class CudaDevice:
@@ -44,7 +49,7 @@ class CudaDevice:
         self._index = self.torch_device.index
         self._rss = RssGauge(clock_ns)
         self._fraction = ProcessFraction(torch.cuda, self._index)
-        self._has_statistics = True
+        self._has_statistics = self._has_blocks = True
         self._shared_peak = None if owns_peaks else SharedPeak()
 
     def activate(self) -> None:
@@ -68,7 +73,7 @@ class CudaDevice:
     def begin_memory(self) -> None:
         """Start the first peak window. The allocator counts only this process, so the baseline is zero."""
         torch.cuda.init()
-        self._has_statistics = backend() != PLUGGABLE
+        self._has_statistics, self._has_blocks = has_statistics(), has_blocks()
         if self._shared_peak is None and self._has_statistics:
             torch.cuda.reset_peak_memory_stats(self._index)
 
@@ -85,14 +90,16 @@ class CudaDevice:
     def read_memory(self) -> MemoryReading:
         """Read all statistics in one call, and start a new peak window where the peaks may be reset (see
         `harness.device.shared_peak`). Does not synchronize: the allocator runs on the CPU, and memory of
-        queued work counts as allocated. All None with an allocator of the script's own, which counts
-        nothing."""
+        queued work counts as allocated. All None with an allocator that counts nothing: one of the script's
+        own, or torch's without caching."""
         return self._read_memory()
 
     def _read_memory(self) -> MemoryReading:
         if not self._has_statistics:
             return reading_of({})
         reading = reading_of(torch.cuda.memory_stats_as_nested_dict(self._index))
+        if not self._has_blocks:  # cudaMallocAsync returns 0 for these.
+            reading = reading._replace(inactive_split_bytes=None, alloc_retries=None, ooms=None)
         if self._shared_peak is not None:
             return self._shared_peak.since_previous(reading)
         torch.cuda.reset_peak_memory_stats(self._index)
@@ -120,11 +127,13 @@ class CudaDevice:
         is lower, and is restored when the cap is lifted.
 
         Empties the cache if it exceeds the cap. Raises SettingError when less than one segment of 20 MiB
-        would remain.
+        would remain, and with an allocator that has no limit.
         """
         if cap_bytes is None:
             self.lift_cap_for_recovery()
             return
+        if not has_statistics():
+            raise SettingError("memory_cap_gib", _NO_CAP)
         total_bytes = torch.cuda.mem_get_info(self._index)[1]
         if cap_bytes >= total_bytes:
             self.lift_cap_for_recovery()
@@ -144,14 +153,16 @@ class CudaDevice:
         """Return the limit of reserved memory by `set_per_process_memory_fraction` or PYTORCH_ALLOC_CONF,
         whoever has set it. None without one, and with a torch that cannot tell."""
         total_bytes = self.facts.memory_bytes
-        if total_bytes is None or backend() == PLUGGABLE:
+        if total_bytes is None or not has_statistics():
             return None
         fraction = self._fraction.read()
         return None if fraction is None or fraction >= 1.0 else int(fraction * total_bytes)
 
     def sibling(self, index: int) -> "CudaDevice":
         """Return another GPU of the process; its peaks stay the script's."""
-        return CudaDevice(cuda_facts(index), owns_peaks=False)
+        other = CudaDevice(cuda_facts(index), owns_peaks=False)
+        other._has_statistics, other._has_blocks = self._has_statistics, self._has_blocks
+        return other
 
     def synchronize(self) -> None:
         """Wait until the device is idle."""

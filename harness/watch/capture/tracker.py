@@ -1,6 +1,6 @@
 """Tracking of allocations while a snapshot is in progress or `memory_history` is on."""
 
-from harness.device.cuda.allocator import NATIVE, backend
+from harness.device.cuda.allocator import has_blocks
 from harness.device.cuda.cublas import workspace_bytes
 from harness.records.memory import AllocationRow
 from harness.tracking.blocks import TrackingResult, summarize
@@ -14,7 +14,8 @@ from harness.watch.training import Training
 
 _NO_HISTORY = (
     "Only torch's own caching allocator has a history of allocations; this process has another one "
-    "(PYTORCH_ALLOC_CONF=backend:cudaMallocAsync, or one of the script's)."
+    "(PYTORCH_ALLOC_CONF=backend:cudaMallocAsync, or one of the script's), or none "
+    "(PYTORCH_NO_CUDA_MEMORY_CACHING)."
 )
 _OWN_HISTORY = (
     "The script records the allocator's history itself (torch.cuda.memory._record_memory_history), and "
@@ -62,7 +63,7 @@ class Tracker:
         compiles no function, and one with `fullgraph=True` raises an error, from then on without the mode
         too."""
         if self._history is not None:
-            if backend() != NATIVE:
+            if not has_blocks():
                 return _NO_HISTORY
             return _OWN_HISTORY if self._history.is_foreign() else None
         if self._training.settings.compile:

@@ -2,6 +2,7 @@
 
 import torch
 
+from harness.device.cuda.allocator import has_statistics
 from harness.device.host.probe import CpuTelemetry
 from harness.device.memory_share import FreeMemoryShare, MemoryShare, NvmlShare, RamShare, UnknownShare
 from harness.device.nvml.driver import Nvml, NvmlUnavailableError
@@ -34,7 +35,11 @@ def open_memory_share(device: Device) -> MemoryShare:
         return RamShare()
     if uuid is None:
         return UnknownShare() if kind is DeviceKind.MPS else FreeMemoryShare(device.read_memory_info)
+
+    def reserved_bytes() -> int | None:
+        return torch.cuda.memory_reserved(device.torch_device) if has_statistics() else None
+
     try:
-        return NvmlShare(Nvml(), uuid, lambda: torch.cuda.memory_reserved(device.torch_device))
+        return NvmlShare(Nvml(), uuid, reserved_bytes)
     except NvmlUnavailableError:  # `open_sources` has warned.
         return UnknownShare()
