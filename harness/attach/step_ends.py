@@ -85,6 +85,7 @@ class StepEnds:
         self.sizes = StepSizes(self.feeding, tracker.left)
         self._dropped = DroppedGradients(training, self.sizes, tracker, self.feeding)
         self._scaled: tuple[Any, Any] = (None, None)
+        self._small_loss: Tensor | None = None
         self.model_id: int | None = None
         # Of a script without an optimizer: the newest model that was called for training and is not followed,
         # and its samples and tokens.
@@ -164,8 +165,11 @@ class StepEnds:
         loss = training.loss
         if type(loss) is Tensor and loss.untyped_storage().nbytes() > loss.element_size():
             # As of `mse_loss`: it is in the memory for the losses of all elements, which the script may have
-            # dropped.
-            training.loss = loss.new_empty(())
+            # dropped. One scalar replaces all such losses: a request for another one in each step may fail,
+            # or empty the allocator's cache, where a GPU is full.
+            if self._small_loss is None or self._small_loss.device != loss.device:
+                self._small_loss = loss.new_empty(())
+            training.loss = self._small_loss
         is_late = loss_ticket is not None and not tracker.owes_mark
         if tracker.owes_mark:
             tracker.mark_update()

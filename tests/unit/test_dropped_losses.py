@@ -2,7 +2,9 @@
 
 import weakref
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional
@@ -12,7 +14,17 @@ from tests.attach_factories import attached, recorded
 STEPS, ELEMENTS = 4, 1_000
 
 
-def test_the_losses_of_all_elements_end_with_the_step(tmp_path: Path) -> None:
+def test_the_losses_of_all_elements_end_with_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their substitute is allocated once: a request in each step may fail where a GPU is full."""
+    requests, new_empty = [], torch.Tensor.new_empty
+
+    def count(loss: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        requests.append(loss.device)
+        return new_empty(loss, *arguments, **options)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", count)
     model = nn.Linear(10, ELEMENTS)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -35,6 +47,7 @@ def test_the_losses_of_all_elements_end_with_the_step(tmp_path: Path) -> None:
     steps = recorded(folder).steps
     assert (len(steps), kept) == (STEPS, [0] * STEPS)
     assert all(step.loss is not None and step.loss > 0 for step in steps)
+    assert len(requests) == 1
 
 
 def test_a_loss_in_the_layout_of_onednn_is_left_unread(tmp_path: Path) -> None:
