@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from harness.device.cuda.allocator import has_statistics
 from harness.device.cuda.cublas import workspace_bytes
 from harness.device.cuda.device import CudaDevice
 from harness.device.protocol import AllocatorReading
@@ -181,7 +182,8 @@ def test_an_allocator_without_statistics_has_no_figures() -> None:
 
 @pytest.mark.parametrize("name", ["PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING"])
 def test_without_caching_no_figure_is_zero(allocator: FakeAllocator, name: str) -> None:
-    """torch's counters stay at 0: tensors are from the driver."""
+    """torch's counters stay at 0: tensors are from the driver. It ignores values other than 1."""
+    assert [has_statistics({name: value}) for value in ("0", "yes", "1")] == [True, True, False]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: pytest.fail("read"))
         patch.setattr(torch.cuda, "memory_snapshot", lambda: pytest.fail("read"))

@@ -14,8 +14,8 @@ _IN_USE = "active_allocated"
 # Freed, but another stream may still read it; torch versions differ in the name.
 _WAITING = ("active_pending_free", "active_awaiting_free")
 
-# With one of these torch takes each tensor from the driver, and counts nothing
-# (`forceUncachedAllocator` in c10/cuda/CUDACachingAllocator.cpp).
+# With "1" in one of these torch takes each tensor from the driver, and counts nothing. It ignores other
+# values (`forceUncachedAllocator` in c10/cuda/CUDACachingAllocator.cpp, `check_env` in c10/util/env.cpp).
 _UNCACHED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
 
 Segment = Mapping[str, Any]
@@ -30,7 +30,7 @@ def backend() -> str:
 def has_statistics(environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether the allocator counts its memory: neither one of the script's own does, nor torch's
     without caching."""
-    return backend() != PLUGGABLE and all(environ.get(name, "0") in ("", "0") for name in _UNCACHED)
+    return backend() != PLUGGABLE and all(environ.get(name) != "1" for name in _UNCACHED)
 
 
 def has_blocks() -> bool:
