@@ -14,7 +14,8 @@ class DroppedGradients:
     since the one before, and no parameter has a gradient. The time stays in the step, unless the batches are
     of a pass that was opened since the last step, and the next batch is of another one: as where Fisher
     information is computed between two trainings. Where half of the steps or more clear gradients like that,
-    the script keeps them elsewhere, as to clip those of each sample.
+    the script keeps them elsewhere, as to clip those of each sample. Steps that drop nothing but the last
+    batches of a pass, which make no full step, are not among these, unless several loaders feed the training.
     """
 
     def __init__(
@@ -34,8 +35,10 @@ class DroppedGradients:
                 for parameter in group["params"]:
                     if parameter.grad is not None:
                         return
-        if self._clearing.is_usual(step):
+        trained = sizes.trained_pass
+        is_tail = trained is not None and self._feeding.is_left(trained.batches)
+        if self._clearing.is_usual(step, is_noted=not is_tail):
             return
         self._tracker.add_samples(-sizes.drop())
-        if sizes.trained_pass is not None and self._feeding.drop(*sizes.trained_pass):
+        if trained is not None and self._feeding.drop(*trained):
             self._tracker.leave_out_dropped()

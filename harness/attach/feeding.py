@@ -47,6 +47,8 @@ class Feeding:
         self._has_begun = self.loads_ahead = self.begins_ahead = self._has_left = False
         self._delivered_by: Callable[[], DataLoader[Any] | None] = _nothing
         self._ended_steps = 0  # Those that were not plain.
+        # The newest pass that has ended.
+        self._over: Callable[[], LoaderPass | None] = _nothing
         # The loader of the pass that fed the newest step, and how many of them had ended as that was opened.
         self._newest_of: Callable[[], DataLoader[Any] | None] = _nothing
         self._newest_opened_after = 0
@@ -143,6 +145,7 @@ class Feeding:
     def ended(self, batches: LoaderPass) -> None:
         """Take notice of the end of a pass: what it delivered was not for the step under way."""
         self.recent = [one for one in self.recent if one is not batches]
+        self._over = ref(batches)
         self.is_dry |= batches.loader in self.training
 
     def drop(self, reference: Callable[[], LoaderPass | None], opened_after: int) -> bool:
@@ -153,6 +156,11 @@ class Feeding:
             return False
         self.recent = [one for one in self.recent if one is not batches]
         return True
+
+    def is_left(self, reference: Callable[[], LoaderPass | None]) -> bool:
+        """Return whether the pass of `reference`, a weak one, is the newest of those that have ended, a batch
+        of another one came since, and at most one loader feeds the training."""
+        return reference is self._over and bool(self.recent) and self.has_fed and len(self.training) < 2
 
     def is_of_newest(self, source: object) -> bool:
         """Return whether `source`, a loader or a pass over one, has the loader of the newest batch; None: of

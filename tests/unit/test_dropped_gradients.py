@@ -106,6 +106,39 @@ def test_micro_batches_count_if_their_gradients_are_kept_elsewhere(tmp_path: Pat
     assert watched(tmp_path, train).samples == [2 * BATCH] * (BATCHES // 2)
 
 
+@pytest.mark.parametrize("has_new_loaders", [False, True])
+def test_micro_batches_that_are_left_at_the_end_of_each_pass_count_in_no_step(
+    tmp_path: Path, has_new_loaders: bool
+) -> None:
+    def train(parts: Parts) -> None:
+        loader = parts.loader()
+        for _ in range(5):
+            parts.optimizer.zero_grad()
+            for number, (inputs,) in enumerate(parts.loader() if has_new_loaders else loader, start=1):
+                parts.compute(inputs)
+                if number % 12 == 0:
+                    parts.update()
+
+    assert watched(tmp_path, train).samples == [12 * BATCH] * 5
+
+
+def test_batches_of_several_passes_count_if_their_gradients_are_kept_elsewhere(tmp_path: Path) -> None:
+    def train(parts: Parts) -> None:
+        weight = parts.model.weight
+        for _ in range(3):
+            total = torch.zeros_like(weight)
+            for _ in range(2):
+                for (inputs,) in parts.loader(2 * BATCH):
+                    parts.optimizer.zero_grad()
+                    parts.compute(inputs)
+                    assert weight.grad is not None
+                    total += weight.grad
+            weight.grad = total
+            parts.optimizer.step()
+
+    assert watched(tmp_path, train).samples == [2 * BATCH * BATCHES] * 3
+
+
 def test_gradients_at_weights_nearby_are_for_the_same_batch(tmp_path: Path) -> None:
     def train(parts: Parts) -> None:
         for number, (inputs,) in enumerate(parts.loader()):
