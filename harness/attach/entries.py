@@ -270,7 +270,7 @@ class StepEntries:
             return compute()
         loss = tensors if isinstance(tensors, Tensor) else _first_of(tensors)
         calls = observation.calls
-        guard.run(observation.backward_began, loss)
+        guard.run(observation.backward_began, loss, loss is tensors)
         autocast = observation.autocast
         if autocast.trial is not None:
             compute = partial(autocast.run_backward, compute, observation.training, observation.step)

@@ -149,8 +149,8 @@ class Observation(StepEnds):
         self._switches.has_scaler |= scaled is not loss
         self._scaled = scaled, loss
 
-    def backward_began(self, loss: Tensor | None) -> None:
-        """Gradients of `loss` are about to be computed."""
+    def backward_began(self, loss: Tensor | None, is_only: bool = True) -> None:
+        """Gradients of `loss` are about to be computed, and of others too unless it `is_only`."""
         if self.under_way.is_plain:
             self.leave_plain_step()
         if self.manual is not None and self.manual.were_cleared():
@@ -167,6 +167,8 @@ class Observation(StepEnds):
             if value is not None:
                 self.training.loss = value.reshape(()) if value.dim() else value
                 self._has_loss = value.is_cpu or self._copies or self.records.reads_loss(value.device)
+        if self.sizes.later.earlier and loss is not None and is_only:
+            self.sizes.leave_later_calls(loss if unscaled is None or scaled is not loss else unscaled)
         self._gradients_begin()
 
     def _follow_further_model(

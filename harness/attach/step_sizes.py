@@ -16,6 +16,7 @@ from harness.attach.batches import (
     version_of,
 )
 from harness.attach.feeding import Feeding
+from harness.attach.later_calls import Called, LaterCalls, Sizes
 from harness.attach.left_batches import LeftBatches
 from harness.attach.passes import LoaderPass
 from harness.attach.skipped_batches import SkippedBatches
@@ -71,6 +72,7 @@ class StepSizes:
         trained_pass: the pass of the newest batch before the newest backward pass; None: there is none.
         has_new_batch: whether a loader has returned one since the last backward pass.
         has_slices: whether the first model was called with consecutive rows of one tensor in a step so far.
+        later: finds the calls since the newest backward pass that the next one is not for.
         joins_batches: whether it was called with the batches of several loaders in the newest step that had
             some, and with more samples than were loaded in each step since.
     """
@@ -79,9 +81,9 @@ class StepSizes:
         """`feeding` knows the loaders that feed the training, `left` the batches before each call."""
         self._feeding, self._left = feeding, left
         self.leader: int | None = None
-        self.inputs: tuple[int | None, int | None] | None = None
-        self.evaluated_inputs: tuple[int | None, int | None] | None = None
-        self._evaluated: tuple[int | None, int | None] = (None, None)
+        self.inputs: Sizes | None = None
+        self.evaluated_inputs: Sizes | None = None
+        self._evaluated: Sizes = (None, None)
         self.has_early_gradients = False
         # Whether the step has a backward pass before which no model was called with gradients.
         self._is_late = False
@@ -91,7 +93,7 @@ class StepSizes:
         self._tokens: int | None = None
         self.newest: int | None = None
         # Those before the newest backward pass that was not repeated.
-        self._before: tuple[int | None, int | None] = (None, None)
+        self._before: Sizes = (None, None)
         # The backward passes of the step that were not repeated, and the samples of the newest batch before
         # each of these.
         self._backward_passes = self._delivered = 0
@@ -123,11 +125,12 @@ class StepSizes:
         # How often a call of the model had another number of samples than the one before it, before one
         # backward pass. Once may be for a call that failed.
         self._size_changes = 0
+        self.later = LaterCalls()
         # Whether the newest inputs of the first model are a vector of floats, as the state of an environment.
         self._is_vector = False
         # The id of another model, and its inputs: the newest call since the last backward pass, if the first
         # model was not called.
-        self._other_inputs: tuple[int, tuple[int | None, int | None]] | None = None
+        self._other_inputs: tuple[int, Sizes] | None = None
         self._skipped = SkippedBatches(left)
 
     def begin(self, step: int) -> bool:
@@ -230,15 +233,24 @@ class StepSizes:
         if not self._is_same_input:
             self._called_since += sizes[0] or 0
         self._skipped.model_called(sizes[0], repeats_input=self._is_same_input)
-        if before is not None and rows is not None and rows.follow(self._rows) and rows.size == sizes[0]:
-            sizes, self.has_slices = _sum(before, sizes), True
-        elif before is not None and before[0] != sizes[0] and ONE_SAMPLE[0] not in (before[0], sizes[0]):
-            self._size_changes += 1
+        if before is not None:
+            sizes = self._called_again(before, sizes, rows)
         self.leader, self.inputs, self._rows = model_id, sizes, rows
         self._is_vector = sizes[0] is None and is_vector_of_floats(first_tensor(inputs))
         self.has_early_gradients = False
 
-    def replay(self, model_id: int, sizes: tuple[int | None, int | None]) -> None:
+    def _called_again(self, before: Sizes, sizes: Sizes, rows: Rows | None) -> Sizes:
+        """Return the samples and the tokens of the calls so far, the newest of which is with `sizes`."""
+        called = Called(before, self._size_changes)
+        if rows is not None and rows.follow(self._rows) and rows.size == sizes[0]:
+            sizes, self.has_slices = _sum(before, sizes), True
+        elif before[0] != sizes[0] and ONE_SAMPLE[0] not in (before[0], sizes[0]):
+            self._size_changes += 1
+        if sizes != before:
+            self.later.add(called)
+        return sizes
+
+    def replay(self, model_id: int, sizes: Sizes) -> None:
         """The first model was called for training with inputs of such samples and tokens, in a plain step
         that is no longer one."""
         self.leader, self.inputs, self._is_input_unknown = model_id, sizes, True
@@ -253,11 +265,17 @@ class StepSizes:
             self.leader, self.inputs, self._rows = model_id, (samples, tokens), None
             self._is_vector = False
 
+    def leave_later_calls(self, loss: Tensor) -> None:
+        """Gradients of `loss` alone are about to be computed: leave out the calls that began after it was."""
+        if (called := self.later.before(loss)) is not None:
+            self.inputs, self._size_changes = called
+
     def gradients_begin(self, loaded: int | None, *, is_repeated: bool) -> None:
         """A backward pass begins; so far batches of `loaded` samples were returned in the step. `is_repeated`
         is whether one in the same step was for the same batch, unless a batch came after that one: the
         closure of an optimizer may compute the last one of several micro-batches."""
         self._loaded, self.has_gradients, self._other_inputs = loaded or 0, True, None
+        self.later.earlier.clear()
         if self.newest_of:
             newest = next(reversed(self.newest_of))
             batches = None if newest is None else newest()
@@ -341,6 +359,7 @@ class StepSizes:
         self._is_input_unknown = self._is_same_input = self._is_same_batch = False
         self._size_changes = self._backward_passes = self._delivered = 0
         self._other_inputs = None
+        self.later.earlier.clear()
         return samples, tokens
 
     def _is_of_batch_before(self, loaded: int | None, called: int | None) -> bool:
@@ -370,9 +389,7 @@ class StepSizes:
         return joined if self.joins_batches else None
 
 
-def _sum(
-    one: tuple[int | None, int | None], other: tuple[int | None, int | None]
-) -> tuple[int | None, int | None]:
+def _sum(one: Sizes, other: Sizes) -> Sizes:
     """Return the sums of samples and of tokens, where either is known."""
     samples, tokens = (
         None if a is None and b is None else (a or 0) + (b or 0) for a, b in zip(one, other, strict=True)

@@ -131,3 +131,39 @@ def test_optimizers_that_are_created_after_the_last_batch_make_steps_from_their_
                 parts.optimizer.step()
 
     assert [row.samples for row in steps_of(tmp_path, script).steps] == [BATCH] * 4 + [1] * 6
+
+
+@pytest.mark.parametrize(("sizes", "are_slices"), [((7, 2, 3), False), ((7, 2, 3), True), ((7, 7), True)])
+@pytest.mark.parametrize("scales", [False, True])
+def test_calls_between_a_loss_and_its_gradients_count_no_samples(
+    tmp_path: Path, sizes: tuple[int, ...], are_slices: bool, scales: bool
+) -> None:
+    """As for the loss of a validation, and one of a test."""
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", enabled=scales)
+    points = torch.randn(sum(sizes), 2)
+    parts = [part if are_slices else part.clone() for part in points.split(sizes)]
+
+    def train() -> None:
+        for _ in range(8):
+            loss, *_ = (model(part).square().mean() for part in parts)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    assert steps_of(tmp_path, train).samples == [7] * 8
+
+
+def test_calls_for_several_losses_count_the_newest_ones_samples(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def train() -> None:
+        for _ in range(5):
+            optimizer.zero_grad()
+            torch.autograd.backward([model(torch.randn(size, 2)).square().mean() for size in (4, 7)])
+            optimizer.step()
+
+    assert steps_of(tmp_path, train).samples == [7] * 5
