@@ -117,6 +117,10 @@ class StepEnds:
             self._record_step()
         elif not self.under_way.has_trained:
             self.tracker.has_evaluated |= self.tracker.has_batch and not (passes or self.feeding.is_dry)
+        elif self.manual is None and self.sizes.leader is None and self.model_id is not None:
+            # Gradients of models in evaluation mode alone, unlike those of the training.
+            self.tracker.forget_gradients()
+            self.tracker.has_evaluated = True
         elif passes and not self.tracker.has_evaluated:
             self._record_news(self.step - 1)  # It may be the first step with another loader.
         if self.tracker.has_evaluated:
