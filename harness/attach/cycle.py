@@ -25,7 +25,7 @@ class UpdateCycle:
     one of them steps before the third in a row, and no batch came: the new one makes up for its delay, as the
     policy of SAC. One that was created since a member has stepped, alone and for parameters of a member, or
     for such of the same shapes, replaces the others with its first step: it trains their model further, or
-    another one like it. One that is ignored comes back,
+    another one like it. So do several, as many as there are members. One that is ignored comes back,
     with those that it made an iteration with before, if it steps three times in a row without a batch:
     trainings may take turns, as of a policy and its value.
 
@@ -150,11 +150,13 @@ class UpdateCycle:
         self.only = None
         if self._expected is None:
             self._expected = self._expect(key)
-        if self.members and not (self.has_batch or self.done):
-            if self._successors == {key}:
-                return self._replace_members({key}, key)
-            self._candidates[key] = False
-            return False
+        if not (self.has_batch or self.done):
+            count = len(self._successors)
+            if key in self._successors and (count == 1 or count >= len(self.members)):
+                return self._replace_members(set(self._successors), key)
+            if self.members:
+                self._candidates[key] = False
+                return False
         self._since_member.clear()
         self.members.add(key)
         self.done.add(key)

@@ -78,6 +78,28 @@ def test_the_first_update_of_an_optimizer_that_trains_a_model_further_or_one_lik
     assert len(steps_of(tmp_path, script).steps) == 2 * STEPS - missing
 
 
+@pytest.mark.parametrize("are_kept", [False, True])
+def test_a_new_pair_of_optimizers_makes_steps_from_its_first_updates_on(
+    tmp_path: Path, are_kept: bool
+) -> None:
+    """As a text VAE, which creates both optimizers again for a lower learning rate."""
+
+    def script() -> None:
+        models, kept = [nn.Linear(2, 2), nn.Linear(2, 1)], []
+        for _ in range(2):
+            optimizers = [torch.optim.SGD(model.parameters(), lr=1e-6) for model in models]
+            kept += optimizers if are_kept else []
+            for number in range(STEPS):
+                (models[1](models[0](torch.ones(BATCH, 2))).mean() + 100 * number).backward()
+                for optimizer in optimizers:
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+    rows = steps_of(tmp_path, script).steps
+    assert [round((row.loss or 0) / 100) for row in rows] == [*range(STEPS)] * 2
+    assert [row.samples for row in rows] == [BATCH] * 2 * STEPS
+
+
 def test_an_optimizer_created_for_an_iteration_with_the_one_before_makes_no_step_of_its_own(
     tmp_path: Path,
 ) -> None:
