@@ -7,7 +7,9 @@ folder must not expose files from elsewhere. Every rejection is an OSError, as f
 
 import errno
 import os
+import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 _KINDS = (
@@ -82,6 +84,20 @@ def write_private(path: Path, text: str) -> None:
     """Write a file that is private to the user, replacing its content. Raises OSError."""
     with os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="utf-8") as file:
         file.write(text)
+
+
+def replace_private(path: Path, text: str) -> None:
+    """Replace the file at `path` at once by one that is private to the user, so that a reader never gets half
+    of it. Raises OSError, and then leaves the file as it was."""
+    draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    try:
+        write_private(draft, text)
+        os.replace(draft, path)
+    except OSError:
+        # On a read-only file system the removal fails too, also of a file that does not exist.
+        with suppress(OSError):
+            draft.unlink()
+        raise
 
 
 def private_opener(path: str, flags: int) -> int:

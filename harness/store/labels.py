@@ -1,14 +1,12 @@
 """The tags and the note of a run: a small file in its folder, which anybody may have written."""
 
 import json
-import os
-import secrets
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from harness.errors import HomeError, UsageError
 from harness.files.plain_json import json_object
-from harness.files.regular import read_whole, write_private
+from harness.files.regular import read_whole, replace_private
 from harness.store.folder import RunFolder
 from harness.words import clip, printable
 
@@ -78,12 +76,8 @@ def _is_tag(tag: object) -> bool:
 
 def _write(folder: RunFolder, labels: Labels) -> Labels:
     """Replace the file at once, so that a reader never gets half of it."""
-    path = folder.labels
-    fresh = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
-        write_private(fresh, json.dumps({"tags": labels.tags, "note": labels.note}) + "\n")
-        os.replace(fresh, path)
+        replace_private(folder.labels, json.dumps({"tags": labels.tags, "note": labels.note}) + "\n")
     except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise HomeError(f"{printable(str(path))} cannot be written: {error.strerror}.") from None
+        raise HomeError(f"{printable(str(folder.labels))} cannot be written: {error.strerror}.") from None
     return labels

@@ -7,12 +7,12 @@ is written anew where it is missing or damaged, and no process is signaled by wh
 
 import json
 import os
-import secrets
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
-from harness.files.regular import read_whole, write_private
+from harness.files.regular import read_whole, replace_private
 from harness.records.entry import RunEntry, entry_from_json
 from harness.records.run import RunState
 from harness.store.folder import RunFolder
@@ -96,13 +96,8 @@ class RunIndex:
     def _save(self, items: Iterable[tuple[str, _Cached]]) -> None:
         """Replace the file, if possible: on a full or read-only disk the next process reads all runs."""
         lines = [json.dumps([name, cached.stamp, cached.entry]) for name, cached in items]
-        path = self._home.path / INDEX
-        fresh = path.with_name(f".{INDEX}-{secrets.token_hex(4)}")
-        try:
-            write_private(fresh, "\n".join([_HEAD, *lines]) + "\n")
-            os.replace(fresh, path)
-        except OSError:
-            fresh.unlink(missing_ok=True)
+        with suppress(OSError):
+            replace_private(self._home.path / INDEX, "\n".join([_HEAD, *lines]) + "\n")
 
 
 def _is_final(entry: RunEntry) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness import words
 from harness.errors import HomeError, SettingError, UnknownRunError
-from harness.files.regular import read_whole, write_private
+from harness.files.regular import read_whole, replace_private
 from harness.records import json as row_json
 from harness.settings.spec import parse
 from harness.store.home import Home
@@ -87,13 +87,10 @@ class TuneFolder:
 
     def write(self, tune: Tune) -> None:
         """Replace the state atomically. Raises HomeError, and then removes the folder of a new tune."""
-        part = self.path / f"{secrets.token_hex(4)}.part"
         try:
-            write_private(part, row_json.to_json(tune) + "\n")
-            os.replace(part, self.state)
+            replace_private(self.state, row_json.to_json(tune) + "\n")
         except OSError as error:
             with suppress(OSError):
-                part.unlink(missing_ok=True)
                 self.path.rmdir()
             raise HomeError(f"{self.state} cannot be written: {error.strerror}.") from None
 

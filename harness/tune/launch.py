@@ -52,8 +52,8 @@ def relaunch_tune(home: Home, folder: TuneFolder, start: Spawn = spawn) -> None:
         raise RunStateError(f"The tune {folder.tune_id} is in progress in another process.")
     budget_s = tune.spent_s + MORE_BUDGET_S if needs_budget(tune) else tune.budget_s
     # It is in progress from now on; its process takes some seconds to say so.
-    folder.stop.unlink(missing_ok=True)
     folder.write(tune._replace(state=TuneState.RUNNING, message="", progress=None, budget_s=budget_s))
+    folder.stop.unlink(missing_ok=True)
     try:
         _start(home, folder, start)
     except StepscopeError:

@@ -1,11 +1,13 @@
 """The cached list of runs: ended ones are read once, changed and active ones always."""
 
+import errno
 import json
 import os
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -155,6 +157,15 @@ def test_a_home_that_cannot_be_written_is_listed(home: Home) -> None:
     reads = Reads(home)
     assert len(reads.list()) == 1
     assert [path.name for path in home.path.iterdir() if path.name.startswith(f".{INDEX}")] == []
+
+
+def test_a_home_on_a_read_only_disk_is_listed(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux refuses to remove a file there also where there is none."""
+    write("steady", home, steps=20)
+    refused = OSError(errno.EROFS, os.strerror(errno.EROFS))
+    monkeypatch.setattr(os, "replace", Mock(side_effect=refused))
+    monkeypatch.setattr(Path, "unlink", Mock(side_effect=refused))
+    assert len(Reads(home).list()) == 1
 
 
 def test_a_read_only_index_is_not_written(home: Home) -> None:
