@@ -101,9 +101,11 @@ def _reserved(source: LiveCardData) -> Card:
         return _none("reserved", label, "reserved", source.missing.get("memory", "no step"))
     note, read = "", newest_reading(source.recent)
     if read is not None and read.allocated_bytes is not None and read.reserved_bytes is not None:
-        note = f"{words.size(read.reserved_bytes - read.allocated_bytes)} {'other' if is_cpu else 'cached'}"
+        rest = read.reserved_bytes - read.allocated_bytes
+        # Pages of a tensor that were never written are allocated and not resident.
+        note = f"{words.size(abs(rest))} {('other' if rest >= 0 else 'not resident') if is_cpu else 'cached'}"
     text = (
-        "Resident memory of the training process; tensors are a part of it."
+        "Resident memory of the training process; tensors are a part of it, once they have been written."
         if is_cpu
         else "Memory reserved by torch's allocator; the part not allocated is cached for later tensors."
     )

@@ -195,9 +195,11 @@ def _waterfall(waterfall: Waterfall | None, view: RunView, findings: Findings) -
             "cannot use the rest of the GPU's memory."
         )
     if waterfall.disputed_bytes:
+        # On the CPU, the pages of a tensor that were never written are allocated and not resident.
+        cause = "memory that was never written is not resident, or " if is_cpu else ""
         st.caption(
-            f":material/info: The readings were taken at slightly different times and disagree by "
-            f"{words.size(waterfall.disputed_bytes)}; the allocator's own readings are used."
+            f":material/info: The readings disagree by {words.size(waterfall.disputed_bytes)}: {cause}they "
+            "were taken at slightly different times. The allocator's own readings are used."
         )
     if not findings.census:
         st.caption(

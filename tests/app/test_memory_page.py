@@ -26,6 +26,7 @@ from harness.store.inserts import INSERTS
 from harness.store.reader import LogReader
 from tests.app.conftest import Open, Write, texts
 from tests.app.live_factories import live_run
+from tests.hostile_folders import edit
 from tests.oom_factories import GIB, MIB, some_facts
 
 _LEAK = LeakRow(
@@ -263,6 +264,15 @@ def test_a_table_whose_numbers_the_browser_writes_alike_is_not_formatted_by_pand
     assert (draw.call_args.args[0] == {"time": [0.25, largest, None], "step": [7, 7, 7]}) is is_simple
     formats = [column["type_config"]["format"] for column in draw.call_args.kwargs["column_config"].values()]
     assert formats == (["%.2f", "%d"] if is_simple else [None, None])
+
+
+def test_memory_that_was_never_written_is_a_cause_of_readings_that_disagree(
+    demo: Write, open_page: Open
+) -> None:
+    folder = demo("steady", 50)
+    cpu = "device = json_set(device, '$.kind', 'cpu', '$.ordinal', null)"
+    edit(folder, f"UPDATE run SET {cpu}", f"UPDATE memory_samples SET process_bytes = {GIB}")
+    assert "memory that was never written is not resident" in texts(open_page("memory", run=folder.run_id))
 
 
 def test_a_log_of_the_first_version_says_what_it_does_not_have(demo: Write, open_page: Open) -> None:

@@ -43,6 +43,12 @@ def test_little_headroom_turns_the_note_amber_and_red_where_the_alert_does(peak_
     assert _cards(rows, limit_bytes=100 * GIB)["peak"].tone == tone
 
 
+@pytest.mark.parametrize(("resident_gib", "note"), [(5, "3.00 GiB other"), (1, "1.00 GiB not resident")])
+def test_tensors_that_were_never_written_are_no_negative_rest(resident_gib: int, note: str) -> None:
+    row = a_step(1)._replace(reserved_bytes=resident_gib * GIB, allocated_bytes=2 * GIB)
+    assert _cards([row], kind=DeviceKind.CPU)["reserved"].note == note
+
+
 def test_without_a_loader_the_data_wait_is_not_available() -> None:
     rows = [a_step(step)._replace(step_ns=10, data_wait_ns=0) for step in range(5)]
     card = _cards(rows)["data_wait"]
