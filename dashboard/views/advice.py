@@ -150,4 +150,5 @@ def _evidence(suggestion: Suggestion) -> None:
     if suggestion.by_hand and suggestion.change:
         st.markdown(f"By hand: {plain(suggestion.by_hand)}")
     rule = _RULES[suggestion.rule]
-    st.caption(f"Condition: {plain(rule.threshold)}. Source: {plain(rule.source)}.")
+    # Markdown of our own, as in docs/advice.md.
+    st.caption(f"Condition: {rule.threshold}. Source: {rule.source}.")

@@ -129,6 +129,7 @@ def test_advice_stands_with_its_gain_and_evidence_and_nothing_to_press_in_a_run_
     assert "For the next run: AMP bf16" in message
     assert "34.9 GiB of the 48.0 GiB" in message
     assert "expandable_segments" in message
+    assert "(`harness/device/peaks.py`)" in texts(app)
     assert not [button for button in app.button if (button.key or "").startswith("apply")]
 
 
