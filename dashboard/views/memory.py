@@ -22,6 +22,7 @@ from harness import words
 from harness.analysis.memory.verdict import MemoryState, MemoryVerdict
 from harness.analysis.memory.waterfall import Waterfall
 from harness.errors import LogError
+from harness.records.imported import ImportSource
 from harness.records.run import DeviceKind
 
 _TICK_S = 2.0
@@ -55,6 +56,9 @@ def page() -> None:
     _header(view, findings)
     if findings is None or view.run is None:
         _nothing(view)
+        return
+    if view.imported is not None and view.imported.source is ImportSource.TENSORBOARD:
+        st.info("n/a: a TensorBoard log has scalars and no memory.", icon=":material/info:")
         return
     goes_on = not view.status.state.is_over
     every_s = (_FAST_TICK_S if state.is_polling_faster() else _TICK_S) if goes_on else None

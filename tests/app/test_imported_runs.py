@@ -58,7 +58,10 @@ def test_the_list_marks_it_and_has_no_figures(imported: RunFolder, open_page: Op
     assert {row[name] for name in ("Model", "Device", "Step time", "Peak", "Loss")} == {"n/a"}
 
 
-def test_the_profiler_page_does_not_say_that_it_ended_early(imported: RunFolder, open_page: Open) -> None:
-    app = open_page("profiler", run=imported.run_id)
+@pytest.mark.parametrize(("page", "missing"), [("profiler", "step times"), ("memory", "memory")])
+def test_no_page_says_that_it_ended_early(
+    page: str, missing: str, imported: RunFolder, open_page: Open
+) -> None:
+    app = open_page(page, run=imported.run_id)
     assert not app.exception
-    assert [info.value for info in app.info] == ["n/a: a TensorBoard log has scalars and no step times."]
+    assert [info.value for info in app.info] == [f"n/a: a TensorBoard log has scalars and no {missing}."]
