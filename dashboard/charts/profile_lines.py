@@ -29,10 +29,10 @@ class OpLine(NamedTuple):
     kind: str
     # Of the self time of all rows in the list.
     share_pct: float | None
-    self_device: float | None
-    total_device: float | None
-    self_cpu: float | None
-    total_cpu: float | None
+    self_device_ms: float | None
+    total_device_ms: float | None
+    self_cpu_ms: float | None
+    total_cpu_ms: float | None
     calls: float
     # Allocated minus freed.
     memory_bytes: float | None
@@ -44,9 +44,9 @@ class WorkChangeLine(NamedTuple):
 
     name: str
     kind: str | None
-    before: float | None
-    after: float | None
-    difference: float
+    before_ms: float | None
+    after_ms: float | None
+    difference_ms: float
     # Relative to before; None without before.
     change_pct: float | None
 
@@ -89,9 +89,9 @@ def change_lines(compared: ProfileComparison) -> list[WorkChangeLine]:
             WorkChangeLine(
                 name=name or "(the model itself)",
                 kind=kind or None,
-                before=None if one.before_ns is None else one.before_ns / _MS,
-                after=None if one.after_ns is None else one.after_ns / _MS,
-                difference=one.difference_ns / _MS,
+                before_ms=None if one.before_ns is None else one.before_ns / _MS,
+                after_ms=None if one.after_ns is None else one.after_ns / _MS,
+                difference_ms=one.difference_ns / _MS,
                 change_pct=one.percent,
             )
         )
@@ -116,10 +116,10 @@ def _line(profile: ProfileRow, row: ProfileOpRow, total: int) -> OpLine:
         name=row.name,
         kind=row.kind,
         share_pct=100 * own_ns(row, profile) / total if total else None,
-        self_device=_ms(row.self_device_ns, steps),
-        total_device=_ms(row.total_device_ns, steps),
-        self_cpu=None if row.is_kernel else _ms(row.self_cpu_ns, steps),
-        total_cpu=None if row.is_kernel else _ms(row.total_cpu_ns, steps),
+        self_device_ms=_ms(row.self_device_ns, steps),
+        total_device_ms=_ms(row.total_device_ns, steps),
+        self_cpu_ms=None if row.is_kernel else _ms(row.self_cpu_ns, steps),
+        total_cpu_ms=None if row.is_kernel else _ms(row.total_cpu_ns, steps),
         calls=row.calls / steps,
         memory_bytes=None if row.self_bytes is None else row.self_bytes / steps,
     )

@@ -54,7 +54,7 @@ def change_table(run: str, before: Profile, after: Profile) -> None:
         _count(len(rows), len(lines), listed)
     ids = f"{before.row.profile_id}_{after.row.profile_id}"
     names = (f"#{before.row.profile_id}", f"#{after.row.profile_id}")
-    columns = {**_CHANGES, "before": _own(f"{names[0]}, ms"), "after": _own(f"{names[1]}, ms")}
+    columns = {**_CHANGES, "before_ms": _own(f"{names[0]}, ms"), "after_ms": _own(f"{names[1]}, ms")}
     spoken = "Time per step in two profiles, the largest difference first."
     _table(rows, f"profile_changes_{run}_{ids}_{listed.value}", columns, spoken)
 
@@ -142,15 +142,15 @@ _COLUMNS = {
         help="Self time as a share of the self time of all rows in this list. The sentence above has shares "
         "of the whole step, idle time included.",
     ),
-    "self_device": _time("Self device, ms", "On the device, in the kernels it launched itself."),
-    "total_device": _time("Total device, ms", "On the device, with the operators it called."),
-    "self_cpu": _time("Self CPU, ms", "On the CPU, without the operators it called."),
-    "total_cpu": _time("Total CPU, ms", "On the CPU, with the operators it called."),
+    "self_device_ms": _time("Self device, ms", "On the device, in the kernels it launched itself."),
+    "total_device_ms": _time("Total device, ms", "On the device, with the operators it called."),
+    "self_cpu_ms": _time("Self CPU, ms", "On the CPU, without the operators it called."),
+    "total_cpu_ms": _time("Total CPU, ms", "On the CPU, with the operators it called."),
     "calls": figure_column("Calls per step"),
     "memory_bytes": size_column("Memory", "Allocated minus freed by it, per step."),
 }
 _CHANGES = {
     **_NAMES,
-    "difference": decimal_column("Difference, ms", 3, "Difference in time per step.", sign="+"),
+    "difference_ms": decimal_column("Difference, ms", 3, "Difference in time per step.", sign="+"),
     "change_pct": percent_column("Change", "Relative to the earlier profile.", sign="+"),
 }

@@ -69,10 +69,10 @@ def _rows(ranks: RanksView) -> list[dict[str, object]]:
                 "rank": facts.rank,
                 "machine": facts.host if has_machines else None,
                 "state": facts.sentence,
-                "step": None if own is None else own.step_ns / _MS,
-                "own": None if own is None else own.own_ns / _MS,
-                "waits": None if own is None else own.waiting_ns / _MS,
-                "peak": None if own is None else own.peak_allocated_bytes,
+                "step_ms": None if own is None else own.step_ns / _MS,
+                "own_ms": None if own is None else own.own_ns / _MS,
+                "waits_ms": None if own is None else own.waiting_ns / _MS,
+                "peak_bytes": None if own is None else own.peak_allocated_bytes,
             }
         )
     return rows
@@ -82,14 +82,16 @@ _COLUMNS = {
     "rank": count_column("Rank", width="small"),
     "machine": st.column_config.TextColumn("Machine", width="small"),
     "state": st.column_config.TextColumn("State", width="medium"),
-    "step": decimal_column("Step, ms", 2, f"Median of the newest {NEWEST} steps."),
-    "own": decimal_column("Own time, ms", 2, "Of a step without the wait at the end of its backward pass."),
-    "waits": decimal_column(
+    "step_ms": decimal_column("Step, ms", 2, f"Median of the newest {NEWEST} steps."),
+    "own_ms": decimal_column(
+        "Own time, ms", 2, "Of a step without the wait at the end of its backward pass."
+    ),
+    "waits_ms": decimal_column(
         "Waits, ms",
         2,
         "For other ranks, in the backward pass: by which its wait is longer than the shortest one.",
     ),
-    "peak": size_column("Peak", "Allocated; the highest of the compared steps."),
+    "peak_bytes": size_column("Peak", "Allocated; the highest of the compared steps."),
 }
 
 

@@ -61,10 +61,10 @@ def _rows(times: ClockTimes, clock: str) -> list[dict[str, object]]:
         {
             "phase": name,
             "clock": clock,
-            "p50": spread.p50 / _MS,
-            "p95": spread.p95 / _MS,
-            "p99": spread.p99 / _MS,
-            "mean": spread.mean / _MS,
+            "p50_ms": spread.p50 / _MS,
+            "p95_ms": spread.p95 / _MS,
+            "p99_ms": spread.p99 / _MS,
+            "mean_ms": spread.mean / _MS,
             "share_pct": 100 * share,
         }
         for name, spread, share in [*spreads, ("step", times.step, 1 - times.share(StepPart.GAP))]
@@ -76,7 +76,7 @@ _PHASE_COLUMNS = {
     "clock": st.column_config.TextColumn(
         "Clock", help="Issue time: CPU time to issue work that the device executes later."
     ),
-    **{name: decimal_column(f"{name}, ms", 3) for name in ("p50", "p95", "p99", "mean")},
+    **{f"{name}_ms": decimal_column(f"{name}, ms", 3) for name in ("p50", "p95", "p99", "mean")},
     "share_pct": percent_column("Share", "Of the total step time; on the device's clock with the gaps."),
 }
 
@@ -91,10 +91,10 @@ def slow_table(run: RunTiming) -> None:
     rows = [
         {
             "step": slow.step,
-            "took": slow.step_ns / _MS,
-            "times": slow.times_median,
+            "took_ms": slow.step_ns / _MS,
+            "times_median": slow.times_median,
             "stands_out": "no single phase" if slow.part is None else part_label(slow.part),
-            "part": None if slow.part_ns is None else slow.part_ns / _MS,
+            "part_ms": None if slow.part_ns is None else slow.part_ns / _MS,
             "happened": ", ".join(slow.happened),
         }
         for slow in run.slow
@@ -104,10 +104,10 @@ def slow_table(run: RunTiming) -> None:
 
 _SLOW_COLUMNS = {
     "step": count_column("Step"),
-    "took": decimal_column("Time, ms", 2),
-    "times": decimal_column("× median", 2),
+    "took_ms": decimal_column("Time, ms", 2),
+    "times_median": decimal_column("× median", 2),
     "stands_out": st.column_config.TextColumn("Stands out", help="On the CPU's clock."),
-    "part": decimal_column("Its time, ms", 2),
+    "part_ms": decimal_column("Its time, ms", 2),
     "happened": st.column_config.TextColumn("Events", width="medium"),
 }
 
@@ -125,16 +125,16 @@ def comparison(compared: PhaseComparison, before: str, after: str) -> None:
     rows = [
         {
             "phase": "step" if change.part is None else part_label(change.part),
-            "before": change.before_ns / _MS,
-            "after": change.after_ns / _MS,
+            "before_ms": change.before_ns / _MS,
+            "after_ms": change.after_ns / _MS,
             "change_pct": change.percent,
         }
         for change in compared.changes
     ]
     columns = {
         "phase": st.column_config.TextColumn("Phase"),
-        "before": decimal_column(f"{before}, ms", 3),
-        "after": decimal_column(f"{after}, ms", 3),
+        "before_ms": decimal_column(f"{before}, ms", 3),
+        "after_ms": decimal_column(f"{after}, ms", 3),
         "change_pct": percent_column("Observed change", sign="+"),
     }
     table(rows, columns=columns, height="content", alt="Medians of two ranges and their difference.")

@@ -128,7 +128,7 @@ def test_a_profile_of_the_cpu_says_everything_but_what_a_device_would(live: Live
     assert "a recorded step took 1.1 times as long as one before" in text
     assert "training waited 1.0 ms after them" in text
     assert 'data-kind="idle"' in _html(app)
-    assert set(_table(app).columns) == {"name", "kind", "share_pct", "self_cpu", "total_cpu", "calls"}
+    assert set(_table(app).columns) == {"name", "kind", "share_pct", "self_cpu_ms", "total_cpu_ms", "calls"}
     # The sentence above has shares of the whole step.
     assert any('"Share of list"' in frame.proto.columns for frame in app.dataframe)
     assert not app.button(key="profile_now_1").disabled
@@ -173,11 +173,11 @@ def test_two_profiles_stand_side_by_side(demo: Write, open_page: Open) -> None:
         r"After AMP bf16 a step takes 4\d % less time \(.*matrix multiply \(−5\d %\)", _messages(app)
     )
     assert re.search(r"matrix multiply.*−5\d %", _html(app))
-    changes = _table(app, "difference").set_index("name")
+    changes = _table(app, "difference_ms").set_index("name")
     assert changes["change_pct"]["aten::mm"] == pytest.approx(-50, abs=2)
-    assert math.isnan(changes["before"]["aten::_scaled_dot_product_flash_attention"])
+    assert math.isnan(changes["before_ms"]["aten::_scaled_dot_product_flash_attention"])
     app.button_group(key="profile_works").set_value("modules").run()
-    assert "<optimizer>" in list(_table(app, "difference")["name"])
+    assert "<optimizer>" in list(_table(app, "difference_ms")["name"])
 
 
 def test_the_earlier_profile_comes_first_whichever_is_chosen(demo: Write, open_page: Open) -> None:
@@ -195,7 +195,14 @@ def test_a_search_narrows_the_table(demo: Write, open_page: Open) -> None:
     assert all("gelu" in name.casefold() for name in names)
     assert f"{len(names)} of " in _messages(app)
     app.button_group(key="profile_works").set_value("kernels").run()
-    assert set(_table(app).columns) == {"name", "kind", "share_pct", "self_device", "total_device", "calls"}
+    assert set(_table(app).columns) == {
+        "name",
+        "kind",
+        "share_pct",
+        "self_device_ms",
+        "total_device_ms",
+        "calls",
+    }
     app.text_input(key="profile_search").set_value("no such thing").run()
     assert not app.exception
     assert re.search(r"0 of \d+ kernels", _messages(app))

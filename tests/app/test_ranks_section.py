@@ -46,11 +46,11 @@ def test_the_late_rank_is_named_and_each_rank_has_its_times(home: Home, open_pag
         app = open_page(run=folder.run_id)
     assert not app.exception
     assert any("Rank 2 is late in data wait by 2" in warning.value for warning in app.warning)
-    table = next(frame.value for frame in app.dataframe if "waits" in frame.value)
+    table = next(frame.value for frame in app.dataframe if "waits_ms" in frame.value)
     assert list(table["rank"]) == [0, 1, 2]
-    assert table["waits"][2] == 0
-    assert all(abs(table["waits"][at] - 2) < 0.2 for at in (0, 1))
-    assert list(table["peak"]) == [2**20, 2 * 2**20, 3 * 2**20]
+    assert table["waits_ms"][2] == 0
+    assert all(abs(table["waits_ms"][at] - 2) < 0.2 for at in (0, 1))
+    assert list(table["peak_bytes"]) == [2**20, 2 * 2**20, 3 * 2**20]
     drawn = {call.kwargs["key"]: call.args[0] for call in draw.call_args_list}
     assert len(drawn["rank_late"]["data"]) == 3
     assert {len(trace["y"]) for trace in drawn["rank_phases"]["data"]} == {3}
@@ -63,8 +63,8 @@ def test_communication_is_shown_apart_from_computing(home: Home, open_page: Open
     assert not app.exception
     assert any("Rank 1 is late in backward by 2" in warning.value for warning in app.warning)
     assert "all-reduce 500 µs after its gradients" in unescaped(app)
-    table = next(frame.value for frame in app.dataframe if "waits" in frame.value)
-    assert table["waits"][1] == 0
+    table = next(frame.value for frame in app.dataframe if "waits_ms" in frame.value)
+    assert table["waits_ms"][1] == 0
     drawn = {call.kwargs["key"]: call.args[0] for call in draw.call_args_list}
     assert "communication" in [trace["name"] for trace in drawn["rank_phases"]["data"]]
 
@@ -95,7 +95,7 @@ def test_ranks_of_several_machines_are_compared_where_their_runs_are_in_one_home
         with patch("dashboard.canvas.live_plotly"):
             app = open_page(run=folder.run_id)
         assert not app.exception
-        table = next(frame.value for frame in app.dataframe if "waits" in frame.value)
+        table = next(frame.value for frame in app.dataframe if "waits_ms" in frame.value)
         assert list(table["rank"]) == [0, 1, 2, 3]
         assert list(table["machine"]) == ["node 0", "node 0", "node 2", "node 2"]
         assert any("Rank 3 is late in data wait by 2" in warning.value for warning in app.warning)

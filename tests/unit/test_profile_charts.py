@@ -111,7 +111,7 @@ def test_a_name_from_a_log_is_text() -> None:
 def test_operators_come_with_their_time_a_step_and_their_share_of_the_list() -> None:
     first, second = profile_lines.lines(a_profile(), OPS, Works.OPERATORS)
     assert first.name == "aten::mm"
-    assert (first.self_device, first.self_cpu, first.total_cpu, first.calls) == (6.0, 0.5, 1.0, 2.0)
+    assert (first.self_device_ms, first.self_cpu_ms, first.total_cpu_ms, first.calls) == (6.0, 0.5, 1.0, 2.0)
     assert first.share_pct == pytest.approx(75)
     assert second.share_pct == pytest.approx(25)
 
@@ -119,7 +119,7 @@ def test_operators_come_with_their_time_a_step_and_their_share_of_the_list() -> 
 def test_kernels_have_no_time_on_the_cpu() -> None:
     lines = profile_lines.lines(a_profile(), OPS, Works.KERNELS)
     assert [line.name for line in lines] == ["gemm<float>", "relu_kernel"]
-    assert {line.self_cpu for line in lines} == {None}
+    assert {line.self_cpu_ms for line in lines} == {None}
 
 
 def test_without_a_device_the_cpu_decides_and_device_times_are_missing_not_zero() -> None:
@@ -129,7 +129,7 @@ def test_without_a_device_the_cpu_decides_and_device_times_are_missing_not_zero(
     ]
     lines = profile_lines.lines(a_profile(on_device=0), ops, Works.OPERATORS)
     assert [line.name for line in lines] == ["aten::relu", "aten::mm"]
-    assert {line.self_device for line in lines} == {None}
+    assert {line.self_device_ms for line in lines} == {None}
     assert profile_lines.works(ops) == [Works.OPERATORS]
 
 
@@ -167,7 +167,7 @@ def test_what_differs_most_comes_first_and_what_is_new_has_no_before() -> None:
     ]
     compared = compare(sides[0], sides[1], rows)
     mm, relu, copy = profile_lines.change_lines(compared)
-    assert (mm.name, mm.kind, mm.before, mm.after, mm.difference, mm.change_pct) == (
+    assert (mm.name, mm.kind, mm.before_ms, mm.after_ms, mm.difference_ms, mm.change_pct) == (
         "aten::mm",
         "matrix multiply",
         6.0,
@@ -175,8 +175,8 @@ def test_what_differs_most_comes_first_and_what_is_new_has_no_before() -> None:
         -3.0,
         -50.0,
     )
-    assert (relu.after, relu.change_pct) == (None, -100.0)
-    assert (copy.before, copy.change_pct) == (None, None)
+    assert (relu.after_ms, relu.change_pct) == (None, -100.0)
+    assert (copy.before_ms, copy.change_pct) == (None, None)
 
 
 def test_an_operator_of_two_kinds_is_compared_kind_by_kind() -> None:
@@ -184,7 +184,7 @@ def test_an_operator_of_two_kinds_is_compared_kind_by_kind() -> None:
     ops = [an_op("aten::add", OperatorKind.ELEMENTWISE, 2), an_op("aten::add", OperatorKind.OPTIMIZER, 4)]
     sides = [profile_lines.parts(rows[0], ops, Works.OPERATORS), []]
     lines = profile_lines.change_lines(compare(sides[0], sides[1], rows))
-    assert [(line.name, line.kind, line.before) for line in lines] == [
+    assert [(line.name, line.kind, line.before_ms) for line in lines] == [
         ("aten::add", "optimizer", 2.0),
         ("aten::add", "elementwise", 1.0),
     ]
