@@ -76,12 +76,26 @@ def test_the_words_of_a_librarys_code_are_those_of_memory(text: str) -> None:
     [
         "CUDA error: insufficient resources when calling `cusparseSpGEMM_workEstimation( handle, opA, opB",
         "CUDA error: library not initialized when calling `cusparseCreate(handle)`",
+        "cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling `cusolverDnCreate(handle)`. If you",
         "cuFFT error: CUFFT_INTERNAL_ERROR",
     ],
 )
 def test_a_code_for_more_than_memory_is_left_to_the_counters(text: str) -> None:
     assert is_ambiguous(RuntimeError(text))
     assert not is_out_of_memory(RuntimeError(text))
+
+
+def test_another_step_of_cusolver_that_fails_is_none_of_memory() -> None:
+    text = (
+        "cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling `cusolverDnSgetrf( handle, m, n, dA)`"
+    )
+    assert not is_ambiguous(RuntimeError(text))
+
+
+def test_the_system_error_of_a_rust_library_has_the_number_in_its_text() -> None:
+    # pola-rs/polars#23173.
+    assert is_out_of_memory(OSError("Cannot allocate memory (os error 12)"))
+    assert not is_out_of_memory(OSError("No space left on device (os error 28)"))
 
 
 @pytest.mark.parametrize(
@@ -118,6 +132,7 @@ def test_an_error_that_may_quote_another_process_is_none_of_this_one(name: str) 
         ("Unexpected key(s) in state_dict: 'memory.out_of_memory_token'", False),
         ("Unsupported option. To avoid out of memory errors use gradient checkpointing.", False),
         ("The handle is busy, out of memory or not initialized", False),
+        ("Cuda error: 209[cudaLaunchKernel(func, grid, block, args, 0, stream);]", False),
     ],
 )
 def test_out_of_memory_counts_where_it_is_what_failed(text: str, is_of_memory: bool) -> None:

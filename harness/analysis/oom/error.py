@@ -24,9 +24,10 @@ _REQUESTED = re.compile(
     rf"|[Ff]ailed to cudaMalloc|alloc fail type .{{1,200}} size) ?{_SIZE}",
     re.MULTILINE,
 )
-# Without a unit: NCCL's segments of shared memory, Gaudi's, and Paddle's on the CPU.
+# Without a unit: NCCL's segments of shared memory, Gaudi's, Paddle's on the CPU, and Arrow's.
 _REQUESTED_BYTES = re.compile(
-    r"(?:shared memory segment \S{1,400} \(size |Allocation failed for size::|\bAlloc )([0-9]+)"
+    r"(?:shared memory segment \S{1,400} \(size |Allocation failed for size::|\bAlloc "
+    r"|\b(?:m|re)alloc of size )([0-9]+)"
 )
 # "capacty" is torch 2.1's; the second form is torch 1's.
 _TOTAL = re.compile(rf"total capaci?ty of {_SIZE}")
@@ -50,9 +51,11 @@ _UNALLOCATED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 # Of a fraction of the device set in the process: CUDA's and XPU's form, and Metal's, which always has one.
 _ALLOWED = re.compile(rf"{_SIZE} allowed;")
 _METAL_ALLOWED = re.compile(rf"max allowed: {_SIZE}")
-# Texts of allocators of the host's memory: torch's, numpy's, Python's, C++'s and those of the libraries.
+# Texts of allocators of the host's memory: torch's, numpy's, Python's, C++'s and those of the libraries. The
+# words of the C library for ENOMEM are in those of mappings, Rust's libraries and LMDB.
 _HOST = re.compile(
-    r"DefaultCPUAllocator|Unable to allocate .+ for an array|\b_?(?:Array)?MemoryError\b"
+    r"DefaultCPUAllocator|Unable to allocate .+ for an array|\b_?(?:Array|Arrow)?MemoryError\b"
+    r"|\b(?:m|re)alloc of size [0-9]+ failed|Cannot allocate memory|\ACould not allocate \w+ object!"
     # Thrust's has the GPU's code or a buffer behind it, RMM's the place in its allocators of the GPU.
     r"|std::bad_alloc(?!: (?:out_of_memory: )?(?:CUDA|RMM|(?:cuda|hip)Error|temporary_buffer::))"
     r"|in function '?(?:cv::)?OutOfMemoryError|posix_memalign\("
@@ -67,6 +70,8 @@ _SHARED_MEMORY = re.compile(
     r"|unable to open shared memory object <[^>]{0,400}> in \S+ mode: No space left on device \(28\)"
     r"|Error while creating shared memory segment \S+ \(size \d+\), error: No space left on device \(28\)"
 )
+# NCCL 2.21, of torch 2.6, leaves out the code; the other cause, a missing permission, is rare.
+_NO_REASON = re.compile(r"Error while creating shared memory segment \S+ \(size \d+\)(?!, error)")
 # The handler of torch/utils/data/_utils/signal_handling.py: a page of a file that found no space in /dev/shm.
 _BUS_ERROR = re.compile(r"DataLoader worker \(pid \S+ is killed by signal: Bus error")
 # Torch's, with and without the handler of signals, and that of the catalog's loop.
@@ -195,12 +200,13 @@ def is_of_host(text: str, *, is_worker: bool = False) -> bool:
 
 def is_of_shared_memory(text: str) -> bool:
     """Return whether the error is about the host's shared memory, /dev/shm."""
-    return _SHARED_MEMORY.search(excerpt(text)) is not None or is_bus_error(text)
+    return _SHARED_MEMORY.search(excerpt(text)) is not None or is_likely_of_shared_memory(text)
 
 
-def is_bus_error(text: str) -> bool:
-    """Return whether a bus error killed a loader worker: most likely it found no space in /dev/shm."""
-    return _BUS_ERROR.search(text) is not None
+def is_likely_of_shared_memory(text: str) -> bool:
+    """Return whether the error most likely is about /dev/shm, without a code that says so: a bus error that
+    killed a loader worker, or a segment that NCCL could not create."""
+    return _BUS_ERROR.search(text) is not None or _NO_REASON.search(excerpt(text)) is not None
 
 
 def is_of_killed_worker(text: str) -> bool:

@@ -2,7 +2,7 @@
 and in use by something that no list names."""
 
 from harness import words
-from harness.analysis.oom.error import is_bus_error, is_of_host, is_of_shared_memory
+from harness.analysis.oom.error import is_likely_of_shared_memory, is_of_host, is_of_shared_memory
 from harness.analysis.oom.report import MemoryAtFailure, OomFacts, OomPhase
 from harness.records.run import DeviceKind
 
@@ -46,7 +46,8 @@ def shared_memory(facts: OomFacts) -> str | None:
     "file_system" has its files in /dev/shm too."""
     if not is_of_shared_memory(facts.error):
         return None
-    memory, verb = facts.memory, "had most likely" if is_bus_error(facts.error) else "had"
+    memory = facts.memory
+    verb = "had most likely" if is_likely_of_shared_memory(facts.error) else "had"
     size = "; its size is not known"
     if memory.shared_total_bytes is not None:
         size = (

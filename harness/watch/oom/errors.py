@@ -24,7 +24,7 @@ _INCOMPLETE = "There was no memory for a part of the report on the out-of-memory
 # bracket, a quote, "error", a code or the name of a device, and not in front of a noun, as in "out of memory
 # slots".
 _OUT_OF_MEMORY = re.compile(
-    r"(?:\A|[:;.(\['\"`=>\n][\s'\"(]{0,4}|\b(?:\w*error|fail\w*|code|status|result)\W{0,4}(?:\d{1,4}\W{1,4})?"
+    r"(?:\A|[:;.()\['\"`=>\n][\s'\"(]{0,4}|\b(?:\w*error|fail\w*|code|status|result)\W{0,4}(?:\d{1,4}\W{1,4})?"
     r"|\b(?:cuda|hip|[a-z]pu|backend|device|host|cuda\w*allocation)[^a-z]{0,20})"
     r"out ?of ?memory(?! +(?!(?:error|on|at|in|while|when|during|for|by|with|allocating|trying)\b)[a-z])",
     re.IGNORECASE,
@@ -65,8 +65,10 @@ _PATTERNS = (
     # its number, as torch 1 and Paddle print it.
     re.compile(r": Cannot allocate memory(?: \((?:os error )?12\)|\s*$)", re.MULTILINE),
     re.compile(r"posix_memalign\([^()]{1,100}\)(?: == 0\. |:)12\b"),
-    # spconv, and mmdetection3d's copy of it (tensorview.h): the number of cudaErrorMemoryAllocation.
-    re.compile(r"\bcuda (?:execution )?failed with error 2\b"),
+    # The number of cudaErrorMemoryAllocation: spconv, mmdetection3d's copy of it (tensorview.h), nvdiffrast.
+    re.compile(r"\bcuda (?:execution )?failed with error 2\b|\b[Cc]uda error: 2\["),
+    # pybind11's, of an object of Python, as the bytes that torch.save passes on.
+    re.compile(r"\ACould not allocate \w+ object!"),
     # NCCL's last error after a failed cudaMalloc (`ncclCudaCalloc` in its src/include/alloc.h); it says the
     # same on a GPU that has failed before in any way.
     re.compile(r"Failed to CUDA calloc (?:async )?\d+ bytes"),
@@ -107,13 +109,15 @@ _AMBIGUOUS = re.compile(
     r"|Unable to find a valid cuDNN algorithm"
     r"|No valid execution plans built"  # cuDNN's frontend, of attention.
     r"|\b(?:CU|HIP)(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_NOT_INITIALIZED\b"
+    r"|SOLVER_STATUS_INTERNAL_ERROR, when calling `(?:cu|hip)solver\w*Create\("
     r"|(?:insufficient resources|library not initialized) when calling `(?:cu|hip)sparse"
     r"|\bCUFFT_INTERNAL_ERROR\b"
     r"|\b(?:UR_RESULT|PI)_ERROR_OUT_OF_RESOURCES\b"
 )
 
-# ENOMEM of a fork or a mapping. A loader worker passes on the text of an error without its number.
-_NO_MEMORY_OF_SYSTEM = f"[Errno {errno.ENOMEM}]"
+# ENOMEM of a fork or a mapping. A loader worker, and Rust's libraries (Polars), pass on the text of an error
+# without its number.
+_NO_MEMORY_OF_SYSTEM = (f"[Errno {errno.ENOMEM}]", f"(os error {errno.ENOMEM})")
 
 _RAISE = opmap["RAISE_VARARGS"]
 # The modules of `exit`, and of what stands in for `sys.exit`.
@@ -194,7 +198,7 @@ def _is_of_memory(error: BaseException) -> bool:
     if getattr(error, "error_code", None) == _OUT_OF_MEMORY_CODE:
         return True
     if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM or _NO_MEMORY_OF_SYSTEM in text_of(error)
+        return error.errno == errno.ENOMEM or any(part in text_of(error) for part in _NO_MEMORY_OF_SYSTEM)
     if not isinstance(error, RuntimeError) and not _is_of_library(error):
         return False
     text = excerpt(text_of(error))
