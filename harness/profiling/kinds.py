@@ -16,11 +16,12 @@ _POOLING = re.compile(
 )
 _EMBEDDING = re.compile(
     r"embedding|index_?select|vectorized_gather|compute_grad_weight|krn_partial|partial_segments"
-    r"|sum_and_scatter"
+    # Hash grids of neural fields (tiny-cuda-nn).
+    r"|sum_and_scatter|(?:^|::)kernel_grid(?:_backward\w*)?$"
 )
 _LOSS = re.compile(
     r"loss|cross_?entropy|xentropy|classnll|(?:^|_)(?:kl_?div|jsd)|(?:^|::)mse_|(?:^|_)bce_|smooth_l1"
-    r"|(?:^|_|::)huber|(?:^|_)ce_(?:fwd|bwd|forward|backward)|criterion|rnnt"
+    r"|(?:^|_|::)huber|(?:^|_)c?ce_(?:lse_)?(?:fwd|bwd|forward|backward)|criterion|rnnt"
 )
 _ATTENTION = re.compile(
     # Deformable attention has kernels named as those of deformable convolution.
@@ -43,7 +44,7 @@ _MATMUL = re.compile(
     r"gemm|gemv|cublas|cutlass|nvjet|splitk|(?:^|_)cijk_|marlin|moe_kernel|matmul|mmbackward|mvbackward"
     # LoRA's small products.
     r"|[bs]gmv|lora_(?:shrink|expand)"
-    r"|cusparse::\w*(?:mm|mv)"
+    r"|cusparse::\w*(?:mm|mv)|(?:^|_|::)(?:spmm|sddmm)|mlp_fused"
     r"|(?:^|_|::)(?:bmm|(?:addb?|badd)?b?mm(?![a-z0-9]))|(?:^|_|::)linear(?:backward|$|_)"
     r"|(?:^|::)dot_kernel|reduce_1block"
 )
@@ -56,7 +57,7 @@ _COPY = re.compile(
     r"memcpy|memset|copy_kernel|copy_device|copy(?:host|device)to|catarray|fillfunctor|(?<!masked_)fill_kernel"
     rf"|index_elementwise|copy_out|copy_async|{_CACHE}|rocclr_(?:copy|fill)|copyscalarfunc|castscalarfunc"
     # Of points, graphs, pages and the tokens of a mixture of experts.
-    r"|(?:^|_|::)(?:(?:gather|scatter|copy)_|group_points)\S*kernel|(?:^|_|::)(?:un)?permute_kernel"
+    r"|(?:^|_|::)(?:gather|scatter|copy_|group_points)\S*kernel|(?:^|_|::)(?:un)?permute_kernel|sort_chunks_by"
     # Transformer Engine's, of weights and activations.
     r"|transformer_engine::\S*(?<!cast_)transpose|(?:^|_|::)(?:cat|roll)_cuda|subtensoropwith(?:sub|cast)tensor"
     # The accumulating half of index_put and index_add.
@@ -98,6 +99,7 @@ _IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
             # State-space models and linear attention: Mamba, Flash Linear Attention, RWKV.
             r"|selective_?(?:scan|state)|(?:^|_)chunk_(?:scan|state|cumsum|local_cumsum|gla|delta|gated|retention)"
             r"|(?:^|_)chunk_(?:fwd|bwd)_kernel|state_passing|delta_rule|fused_recurrent|wkv|(?:^|_)sru_"
+            r"|recompute_w_u|wy_repr"
         ),
     ),
     (
@@ -130,7 +132,8 @@ _IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
             r"|quant(?!ile)|_fp8_|fp8rowwise|cast_transpose|reconstruct_\w*(?:exllama|\dbit)"
             # nvFuser, and XLA.
             r"|nvfuser|(?:^|_)fusion(?:_\d+)?$"
-            r"|masked_scale|(?:add|op)_tensor_kernel|activation_[fb]w"
+            r"|masked_scale|(?:add|op)_tensor_kernel|activation_[fb]w|segment_?(?:csr|coo|reduce)"
+            r"|(?:^|_|::)amax_|element_mul|dali::kernels::"
             # MIOpen's.
             r"|subtensorop|(?:^|::)op(?:\dd)?tensor|miopen(?:active|neuron)"
             r"|act_and_mul|swiglu|geglu|(?:^|_|::)(?:moe_sum|bias_act|gated_act)|upsample|grid_?sampler"
