@@ -96,21 +96,38 @@ def _outermost(
 
 
 def parts_beside(
-    models: Iterable[nn.Module], others: Collection[int], parameters: set[int]
+    models: Iterable[nn.Module],
+    others: Collection[int],
+    parameters: set[int],
+    outer_kinds: Collection[type[nn.Module]] = (),
 ) -> list[nn.Module]:
     """Return the outermost modules of `models` that may be called, have any of `parameters`, and have none
-    of `others` in them; both are ids. A model with one of `others`, or without a `forward`, has such parts.
+    of `others` in them; both are ids. A model with one of `others`, without a `forward`, or of `outer_kinds`,
+    has such parts.
     """
     parts: list[nn.Module] = []
     for model in models:
         if id(model) in others or not owns(model, parameters):
             continue
-        has_forward = type(model).forward is not nn.Module.forward
-        if has_forward and not any(id(module) in others for module in model.modules()):
+        is_called = type(model).forward is not nn.Module.forward and type(model) not in outer_kinds
+        if is_called and not any(id(module) in others for module in model.modules()):
             parts.append(model)
         else:
-            parts += parts_beside(model.children(), others, parameters)
+            parts += parts_beside(model.children(), others, parameters, outer_kinds)
     return parts
+
+
+def kinds_around(models: Iterable[nn.Module], parts: Collection[int]) -> set[type[nn.Module]]:
+    """Return the kinds of the modules, of `models` and in them, that have some of `parts` in them, and are
+    none of these, which are ids. Torch's own kinds are left out, which other modules of a script are too."""
+    around = (
+        module
+        for model in models
+        if id(model) not in parts
+        for module in model.modules()
+        if id(module) not in parts and any(id(part) in parts for part in module.modules())
+    )
+    return {type(module) for module in around if not type(module).__module__.startswith("torch.")}
 
 
 def wrapped_by(models: Collection[nn.Module]) -> list[nn.Module]:

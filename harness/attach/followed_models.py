@@ -7,6 +7,7 @@ from torch import nn
 from harness.attach.discovery import (
     find_models,
     find_new_models,
+    kinds_around,
     owned_parameters,
     owns_all,
     parts_beside,
@@ -28,6 +29,8 @@ class FollowedModels:
         self.called: list[nn.Module] = []
         self._models: WeakSet[nn.Module] = WeakSet()
         self._kinds: set[type[nn.Module]] = set()
+        # Of models that are not called, but modules in them, as Lightning's: so are those of the next fold.
+        self._outer_kinds: set[type[nn.Module]] = set()
 
     def add_called(self, model: nn.Module) -> None:
         """Add a model that was called, unless it was before."""
@@ -55,7 +58,9 @@ class FollowedModels:
         others = [*self._models, *models]
         if not (owns_all(others, owned) and owns_all(training.models, owned)):
             training.add_models(find_new_models(owned, others, self._kinds) or find_models(owned))
-        added = parts_beside(training.models, {id(model) for model in others}, owned)
+        followed = {id(model) for model in others}
+        self._outer_kinds |= kinds_around(training.models, followed)
+        added = parts_beside(training.models, followed, owned, self._outer_kinds)
         missed.uncalled.update(added)
         models += added
         self._models.update(models)

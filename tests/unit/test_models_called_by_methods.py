@@ -28,6 +28,14 @@ class Policy(nn.Module):
         return outputs
 
 
+class PolicyWithForward(Policy):
+    """May be called itself, as may the modules of Lightning, which call others in their methods too."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the values of `inputs`."""
+        return self.evaluate(inputs)
+
+
 def _turns(home: Path, turns: int) -> Recorded:
     def train() -> None:
         torch.manual_seed(0)
@@ -165,4 +173,25 @@ def test_calls_of_other_modules_do_not_end_the_search_for_those_that_a_method_ca
 
     steps = steps_of(tmp_path, train).steps[-TURN:]
     assert [row.samples for row in steps] == [2 * ACTED] * TURN
+    assert all(row.forward_ns for row in steps)
+
+
+@pytest.mark.parametrize("folds", [2, 3])
+def test_the_same_part_of_the_next_folds_model_is_followed_from_its_first_step_on(
+    tmp_path: Path, folds: int
+) -> None:
+    """As of a further Lightning module: it may be called, but the one before was not."""
+    loader = DataLoader(TensorDataset(torch.randn(TURN * ACTED, 4)), batch_size=ACTED)
+
+    def train() -> None:
+        for _ in range(folds):
+            model = PolicyWithForward()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for (inputs,) in loader:
+                optimizer.zero_grad()
+                model.evaluate(inputs).square().mean().backward()
+                optimizer.step()
+
+    steps = steps_of(tmp_path, train).steps
+    assert [row.samples for row in steps] == [ACTED] * TURN * folds
     assert all(row.forward_ns for row in steps)
