@@ -30,13 +30,16 @@ def place_in_script() -> Place:
 
 
 def opens_ahead() -> bool:
-    """Return whether Accelerate calls. Its loaders read a batch before they return the one before it."""
+    """Return whether Accelerate calls. Its loaders read a batch before they return the one before it. Left
+    out are those that join and divide the batches of several processes."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
-    if frame is None or frame.f_code.co_qualname != "DataLoaderShard.__iter__":
+    if frame is None or frame.f_globals.get("__name__") != "accelerate.data_loader":
         return False
-    return frame.f_globals.get("__name__") == "accelerate.data_loader"
+    if frame.f_code.co_qualname == "DataLoaderDispatcher.__iter__":
+        return bool(frame.f_locals["self"].state.num_processes == 1)
+    return frame.f_code.co_qualname == "DataLoaderShard.__iter__"
 
 
 def is_after(place: Place, other: Place) -> bool:

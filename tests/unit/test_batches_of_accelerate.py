@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -17,8 +18,9 @@ _DATA: Any = torch.ones(38, 2)
 _EPOCHS = 2
 
 
-def _train(micro_batches: int, inputs_of: Callable[[Tensor], Tensor]) -> None:
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=micro_batches)
+def _train(micro_batches: int, inputs_of: Callable[[Tensor], Tensor], *, dispatches: bool = False) -> None:
+    loading = DataLoaderConfiguration(dispatch_batches=dispatches)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=micro_batches, dataloader_config=loading)
     model: Any = nn.Linear(2, 1)
     loader: Any = DataLoader(_DATA, batch_size=4)
     model, optimizer, loader = accelerator.prepare(
@@ -37,16 +39,16 @@ def _train(micro_batches: int, inputs_of: Callable[[Tensor], Tensor]) -> None:
         model.train()
 
 
-@pytest.mark.parametrize("micro_batches", [1, 3])
+@pytest.mark.parametrize(("micro_batches", "dispatches"), [(1, False), (3, False), (1, True)])
 @pytest.mark.parametrize(
     "inputs_of",
     [lambda batch: batch, lambda batch: torch.cat([batch, batch]), lambda batch: batch[:1]],
     ids=["whole batches", "two views at once", "a part"],
 )
 def test_each_step_has_the_samples_of_the_batches_that_the_script_has(
-    tmp_path: Path, micro_batches: int, inputs_of: Callable[[Tensor], Tensor]
+    tmp_path: Path, micro_batches: int, inputs_of: Callable[[Tensor], Tensor], dispatches: bool
 ) -> None:
-    log = steps_of(tmp_path, lambda: _train(micro_batches, inputs_of))
+    log = steps_of(tmp_path, lambda: _train(micro_batches, inputs_of, dispatches=dispatches))
     expected = [4] * 9 + [2] if micro_batches == 1 else [12, 12, 12, 2]
     assert [row.samples for row in log.steps] == _EPOCHS * expected
 
