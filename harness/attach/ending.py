@@ -9,6 +9,7 @@ from harness.records.run import RunState
 
 # Modules that are imported once a process is started by multiprocessing.
 _PROCESS_MODULES = frozenset({"multiprocessing.popen_fork", "multiprocessing.popen_forkserver"})
+_INTERRUPTED = "Stopped by Ctrl-C."
 
 
 class ScriptStopped(KeyboardInterrupt):
@@ -57,9 +58,9 @@ def ending_of(
     has_other_thread: bool = False,
 ) -> Ending:
     """Return the end that a script's error makes; None: it ran to its end after `steps` steps. `failure` is
-    the sentence about an error of the watch. If the script `is_stopped`, its exit code is no failure:
-    Lightning exits with 1 when it is interrupted. `has_trained` is whether it has called backward(),
-    `has_other_thread` whether an optimizer stepped in a thread that is not followed."""
+    the sentence about an error of the watch. If the script `is_stopped`, or exits as it handles Ctrl-C, its
+    exit code is no failure: Lightning exits with 1 when it is interrupted. `has_trained` is whether it has
+    called backward(), `has_other_thread` whether an optimizer stepped in a thread that is not followed."""
     if isinstance(error, UnknownExit) and not is_stopped:
         message = "The script raised SystemExit itself, not by sys.exit: its exit code is not known."
         return Ending(None, RunState.STOPPED, message)
@@ -67,6 +68,8 @@ def ending_of(
     if isinstance(error, SystemExit):
         code = int(error.code or 0) if isinstance(error.code, int | None) else error.code
         if code != 0 and not is_stopped:
+            if isinstance(error.__context__, KeyboardInterrupt):
+                return Ending(None, RunState.STOPPED, _INTERRUPTED)
             exit_error = ScriptExitError(f"The script exited with {code!r}.")
             exit_error.__cause__ = error  # It may be the end of a handler of an error of memory.
             return Ending(exit_error.with_traceback(error.__traceback__), RunState.FAILED, str(exit_error))
@@ -88,7 +91,7 @@ def ending_of(
 def _stop_by(error: BaseException | None) -> str | None:
     """Return the sentence about an error with which a person stops a script; None for any other."""
     if isinstance(error, KeyboardInterrupt):
-        return "Stopped by Ctrl-C."
+        return _INTERRUPTED
     if _is_of("bdb", "BdbQuit", error):
         return "Stopped by quitting the debugger."
     if _is_of("asyncio", "CancelledError", error):
