@@ -33,7 +33,7 @@ from harness.settings.spec import SPECS
 
 LOADER_SETTINGS = LoaderValues._fields
 _READ_SHORT = (
-    "len(loader) follows: a script that has read it before may end this epoch, or a schedule, early."
+    "len(loader) follows: a script that has read it before may end its epochs, or a schedule, early."
 )
 _READ_LONG = "len(loader) follows: a script that has read it before may look for more batches in this epoch."
 _AHEAD = "The script loads batches ahead: those that it has loaded still have the values before."

@@ -87,7 +87,7 @@ def test_a_smaller_batch_than_the_scripts_comes_with_a_word_about_the_length(tmp
         train(run, a_loader(count=20, batch_size=4), before=at_step(2, run, batch_size=2))
     assert run.answers()[-1][1] == (
         "Batch size 4 → 2 (loader rebuilt). len(loader) follows: a script that has read it before may end "
-        "this epoch, or a schedule, early."
+        "its epochs, or a schedule, early."
     )
 
 
