@@ -171,6 +171,12 @@ def training_device(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer
     return max(sizes, key=lambda device: sizes[device], default=torch.device("cpu"))
 
 
+def wraps_trained(model: nn.Module) -> bool:
+    """Return whether DDP in evaluation mode has a module in training mode: Lightning leaves it so after the
+    first validation. Its own mode changes nothing."""
+    return isinstance(model, DistributedDataParallel) and bool(model.module.training)
+
+
 def replicas(models: Iterable[nn.Module]) -> list[nn.Module]:
     """Return the modules among `models`, and in them, that DDP replicates."""
     modules = (module for model in models for module in model.modules())

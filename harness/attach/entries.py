@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 
 from harness.attach.batches import sizes_of
 from harness.attach.caught_memory import CaughtMemoryErrors
+from harness.attach.discovery import wraps_trained
 from harness.attach.early_events import EarlyEvents
 from harness.attach.guard import ScriptGuard
 from harness.attach.numbering import CALLED, GRADIENTS_BEGAN, GRADIENTS_ENDED, RETURNED, UPDATE_BEGAN
@@ -160,7 +161,8 @@ class StepEntries:
             if is_dynamo_compiling():  # In a function that is compiled nothing of ours may be traced.
                 return model._call_impl(*inputs, **kwargs) if is_torch else original(model, *inputs, **kwargs)
             is_next = len(times_ns) == plain.events_before_call and id(model) == plain.model_id
-            if not (is_next and get_ident() == guard.thread and model.training and _is_grad_enabled()):
+            is_plain = is_next and get_ident() == guard.thread and _is_grad_enabled()
+            if not (is_plain and (model.training or wraps_trained(model))):
                 return self._call(original, model, inputs, kwargs)
             if plain.reads_sizes:
                 plain.sizes = sizes_of(inputs or tuple(kwargs.values()))
@@ -212,7 +214,7 @@ class StepEntries:
                 finally:
                     autocast.is_calling = False
         except (RuntimeError, MemoryError) as error:
-            is_training = model.training and _is_grad_enabled()
+            is_training = (model.training or wraps_trained(model)) and _is_grad_enabled()
             guard.run(self.caught.failed, error, "the forward pass" if is_training else "the evaluation")
             raise
         self._returned()

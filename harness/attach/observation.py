@@ -9,7 +9,7 @@ from torch import Tensor, is_grad_enabled, nn
 
 from harness.attach.autocast import RegionState
 from harness.attach.batches import sizes_of
-from harness.attach.discovery import owned_parameters, shapes_of
+from harness.attach.discovery import owned_parameters, shapes_of, wraps_trained
 from harness.attach.passes import LoaderPass
 from harness.attach.step_ends import StepEnds
 from harness.watch.readback import plain_scalar
@@ -72,7 +72,8 @@ class Observation(StepEnds):
     def other_model_called(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """A model that is not followed is called: for training that of a new optimizer, or a further one
         without an optimizer, else one that is not trained itself, such as an average of the weights."""
-        if model.training and is_grad_enabled():
+        in_training_mode = model.training or wraps_trained(model)
+        if in_training_mode and is_grad_enabled():
             if self.manual is not None:
                 self._further_model = ref(model), sizes_of(inputs)
             if self.is_discovering and self.updates and not self.missed.is_noting:
@@ -83,7 +84,7 @@ class Observation(StepEnds):
             self.feeding.has_evaluated = True
             self.leave_plain_step()
             if self._untrained_calls.are_between_steps:
-                self.tracker.evaluated_between(in_evaluation_mode=not model.training)
+                self.tracker.evaluated_between(in_evaluation_mode=not in_training_mode)
 
     def _mark_evaluation(self) -> None:
         self.tracker.has_evaluated = self.feeding.has_evaluated = True
@@ -104,10 +105,11 @@ class Observation(StepEnds):
         if self.under_way.is_plain:
             self.leave_plain_step()
         has_gradients, feeding, sizes = is_grad_enabled(), self.feeding, self.sizes
-        if not (is_training := has_gradients and model.training):
-            feeding.evaluate(in_evaluation_mode=not model.training)
+        is_evaluating = not (model.training or wraps_trained(model))
+        if not (is_training := has_gradients and not is_evaluating):
+            feeding.evaluate(in_evaluation_mode=is_evaluating)
             self._untrained_calls.add()
-            if not model.training and self.tracker.has_batch:
+            if is_evaluating and self.tracker.has_batch:
                 self.tracker.evaluation_may_begin()
         elif feeding.has_evaluated:
             self._leave_evaluation_out(inputs)
@@ -115,13 +117,13 @@ class Observation(StepEnds):
             is_begun = self.step == 1 and self.under_way.has_trained
             if not is_begun and sizes.begin(self.step):
                 self.tracker.restart()
-        if self.manual is not None and self.manual.model_called(is_evaluating=not model.training):
+        if self.manual is not None and self.manual.model_called(is_evaluating=is_evaluating):
             self._end_step()
         self.autocast.forward_began(is_training=is_training)
         self.autocast.has_place |= has_gradients
         is_repeated = sizes.inputs is not None and sizes.leader == id(model)
         self.tracker.forward_began(
-            has_gradients=has_gradients, is_evaluating=not model.training, is_repeated=is_repeated
+            has_gradients=has_gradients, is_evaluating=is_evaluating, is_repeated=is_repeated
         )
         if not is_training:
             self.under_way.forward_began(is_training=False)

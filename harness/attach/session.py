@@ -24,6 +24,7 @@ from harness.attach.discovery import (
     owns,
     replicas,
     training_device,
+    wraps_trained,
 )
 from harness.attach.ending import Ending, ending_of
 from harness.attach.entries import StepEntries, computes_gradients
@@ -262,8 +263,9 @@ class Session:
 
     def _discover(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         if self._observation is None:
-            if not (model.training and torch.is_grad_enabled()):
-                self._loaders.feeding.evaluate(in_evaluation_mode=not model.training)
+            is_training = model.training or wraps_trained(model)
+            if not (is_training and torch.is_grad_enabled()):
+                self._loaders.feeding.evaluate(in_evaluation_mode=not is_training)
                 return
             if not self._searches_left or not accumulates_gradients(model):
                 return  # A transform of the dataset has nothing to train.

@@ -1,11 +1,16 @@
-"""Test scripts that call their model through a module made for each step, as solvers of equations do."""
+"""Test scripts that call their model through a module around it: one made for each step, as by solvers of
+equations, or DDP."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
 
 from tests.attach_factories import steps_of
 
@@ -76,3 +81,40 @@ def test_models_of_one_class_that_are_trained_in_a_row_are_each_followed(tmp_pat
     # A new model is known, and its optimizer distinguished from the earlier one, after the first update.
     assert len(steps) >= 3 * STEPS - 2
     assert sum(not step.forward_ns for step in steps) <= 2
+
+
+@pytest.fixture
+def single_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process group of this process alone."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # Torch replaces the hook for good.
+    store = distributed.HashStore()  # type: ignore[attr-defined]  # It is of torch._C.
+    distributed.init_process_group("gloo", rank=0, world_size=1, store=store)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("single_process")
+def test_a_wrapper_that_an_evaluation_leaves_in_evaluation_mode_is_trained_as_the_module_in_it(
+    tmp_path: Path,
+) -> None:
+    """As DDP by Lightning, which resets the mode of its own module after each validation."""
+    model = nn.Linear(4, 2)
+    wrapper = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    training, validation = (DataLoader(TensorDataset(torch.randn(40, 4)), batch_size=8) for _ in range(2))
+
+    def script() -> None:
+        for _ in range(3):
+            wrapper.eval()
+            with torch.no_grad():
+                for (inputs,) in validation:
+                    wrapper(inputs)
+            model.train()
+            for index, (inputs,) in enumerate(training):
+                wrapper(inputs).square().mean().backward()
+                if index % 2 or index == 4:
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+    steps = steps_of(tmp_path, script).steps
+    assert [row.samples for row in steps] == [16, 16, 8] * 3
