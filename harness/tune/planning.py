@@ -74,10 +74,11 @@ def next_comparison(tune: Tune) -> Comparison | None:
 
 
 def unmeasured(tune: Tune) -> list[Changes]:
-    """Return the single changes for which the budget left no time."""
+    """Return the single changes for which the budget left no time, with the next size of the batch."""
     if tune.device is None:
         return []
-    return [changes for changes in _candidates(tune) if single(tune, changes) is None]
+    singles = [changes for changes in _candidates(tune) if single(tune, changes) is None]
+    return [*singles, *_next_batch(tune, _LEAST_GAIN)]
 
 
 def estimated_s(tune: Tune, comparison: Comparison) -> float:

@@ -81,6 +81,14 @@ def test_settings_without_a_comparison_are_listed_as_not_compared() -> None:
     assert {row_cells(row)[1] for row in late} == {"n/a"}
 
 
+def test_the_next_size_of_the_batch_is_listed_as_not_compared_where_the_budget_left_no_time() -> None:
+    done = completed(a_tune(), machine)
+    first = next(n for n, trial in enumerate(done.trials) if "batch_size" in trial.changes)
+    done = done._replace(state=TuneState.COMPLETED, trials=done.trials[:first])
+    late = [row.changes for row in ranking(done) if row.verdict == NOT_COMPARED]
+    assert {"batch_size": 64} in late
+
+
 def test_a_batch_without_memory_is_a_row_of_the_ranking() -> None:
     done = completed(a_tune(), machine, oom_batch=64)
     row = next(row for row in ranking(done) if row.changes == {"batch_size": 64})
