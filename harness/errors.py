@@ -31,6 +31,8 @@ READ_ONLY = (
 
 # Of a shell command that Ctrl-C ended: 128 and the number of SIGINT.
 INTERRUPTED_CODE = 130
+# Of a run that ran out of memory, and of a prediction that a run does not fit.
+OUT_OF_MEMORY_CODE = 3
 
 
 def text_of(error: BaseException) -> str:

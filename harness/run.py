@@ -19,7 +19,7 @@ from harness.catalog.own import is_own
 from harness.data.source import open_source
 from harness.device.cpu.heap import separate_large_blocks
 from harness.device.find import open_device
-from harness.errors import HomeError, StepscopeError
+from harness.errors import OUT_OF_MEMORY_CODE, HomeError, StepscopeError
 from harness.identity import identify_self, write_identity
 from harness.models.building import build_model, import_code
 from harness.ranks.group import process_group, rank_device
@@ -68,7 +68,6 @@ _HAS_COMPILED = (
 )
 
 EXIT_OK = 0
-EXIT_OUT_OF_MEMORY = 3
 
 
 def execute(folder: RunFolder) -> int:
@@ -113,7 +112,7 @@ def execute(folder: RunFolder) -> int:
                 raise
     if watch.lost_folder is not None:
         raise HomeError(f"{watch.lost_folder} The run was stopped.")
-    return EXIT_OUT_OF_MEMORY if watch.state is RunState.OUT_OF_MEMORY else EXIT_OK
+    return OUT_OF_MEMORY_CODE if watch.state is RunState.OUT_OF_MEMORY else EXIT_OK
 
 
 def _train(watch: Watch, settings: Settings, member: "RankMember | None") -> None:

@@ -13,7 +13,7 @@ from harness.cli.shell import Shell
 from harness.device.cpu.facts import cpu_facts
 from harness.device.cpu.heap import open_heap
 from harness.device.nvml.driver import Nvml, NvmlUnavailableError
-from harness.errors import AbsentDeviceError, StepscopeError
+from harness.errors import OUT_OF_MEMORY_CODE, AbsentDeviceError, StepscopeError
 from harness.predict.answer import (
     Advice,
     Impossible,
@@ -34,8 +34,6 @@ from harness.settings import Settings
 from harness.settings.spec import check_device
 from harness.words import count, size
 
-# Also the exit code of a training process that ran out of memory.
-DOES_NOT_FIT_CODE = 3
 _ABSENT = "a GPU that is not here"
 
 
@@ -74,7 +72,7 @@ def predict(arguments: Namespace, shell: Shell) -> int:
         band_notes = () if band is None else (band.sentence,)
         for note in (*band_notes, answer.context_note, *answer.notes):
             shell.print_line(f"· {note}")
-    return DOES_NOT_FIT_CODE if fits(answer, settings, target) is False else 0
+    return OUT_OF_MEMORY_CODE if fits(answer, settings, target) is False else 0
 
 
 def _target(settings: Settings) -> Target:

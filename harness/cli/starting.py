@@ -19,7 +19,7 @@ from harness.cli.ranks import check_ranks
 from harness.cli.script_words import is_script
 from harness.cli.setting_flags import add_setting_flags
 from harness.cli.shell import Shell
-from harness.errors import INTERRUPTED_CODE, SettingError, UsageError
+from harness.errors import INTERRUPTED_CODE, OUT_OF_MEMORY_CODE, SettingError, UsageError
 from harness.ranks.place import read_place
 from harness.records.ranks import RankPart, RankPlace
 from harness.records.remote import RemoteRequest
@@ -149,7 +149,8 @@ def _follow(supervisor: Supervisor, folder: RunFolder, name: str, arguments: Nam
         shell.print_status(f"Started {name} ({folder.run_id}) in {folder.path}")
     follower = RunFollower(supervisor, folder, shell, is_quiet=arguments.is_json)
     run = follower.follow()
-    code = 0 if run.status.state in _GOOD_ENDS else _failure_code(supervisor, folder)
+    state = run.status.state
+    code = 0 if state in _GOOD_ENDS else _failure_code(supervisor, folder, state)
     if code == UsageError.exit_code and not folder.log.exists():
         # Rejected at its start for a reason that only torch can detect: leave nothing, as any rejection.
         supervisor.delete(folder)
@@ -162,7 +163,7 @@ def _follow(supervisor: Supervisor, folder: RunFolder, name: str, arguments: Nam
             shell.print_status(f"Output: {folder.output}")
     elif not arguments.is_json:
         shell.print_line(run.status.message)
-    is_interrupted = follower.was_interrupted and run.status.state is not RunState.FINISHED
+    is_interrupted = follower.was_interrupted and state is not RunState.FINISHED
     return INTERRUPTED_CODE if is_interrupted else code
 
 
@@ -215,14 +216,16 @@ def _remote(arguments: Namespace) -> RemoteRequest | None:
     return RemoteRequest(arguments.engine, arguments.retries, is_forced=arguments.force)
 
 
-def _failure_code(supervisor: Supervisor, folder: RunFolder) -> int:
-    """Return 2 if the training process rejected its settings, else 1. Waits for the process, which may end
-    shortly after its last event."""
+def _failure_code(supervisor: Supervisor, folder: RunFolder, state: RunState) -> int:
+    """Return 3 if the run ran out of memory, 2 if the training process rejected its settings, else 1. Waits
+    for the process, which may end shortly after its last event."""
     deadline_s = time.monotonic() + _END_S
     with ControlLog(folder) as control:
         while (exit_row := control.last_exit()) is None and time.monotonic() < deadline_s:
             supervisor.reap()
             time.sleep(_POLL_S)
+    if state is RunState.OUT_OF_MEMORY:
+        return OUT_OF_MEMORY_CODE
     return UsageError.exit_code if exit_row is not None and exit_row.returncode == UsageError.exit_code else 1
 
 

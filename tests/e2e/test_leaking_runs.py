@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.errors import OUT_OF_MEMORY_CODE
 from harness.records.memory import LeakSeries, LeakVerdict
 from harness.records.run import EventKind, Severity
-from harness.run import EXIT_OK, EXIT_OUT_OF_MEMORY
+from harness.run import EXIT_OK
 from harness.store.home import Home
 from tests.e2e.test_run_process import a_child
 
@@ -33,5 +34,5 @@ def test_an_injected_leak_is_labelled_and_found_with_its_rate(tmp_path: Path) ->
 @pytest.mark.long
 def test_an_injected_out_of_memory_error_ends_the_run_as_a_real_one(tmp_path: Path) -> None:
     with a_child(Home(tmp_path), is_fresh=True, inject="oom:7", oom_policy="stop") as child:
-        assert child.end() == EXIT_OUT_OF_MEMORY, child.output
+        assert child.end() == OUT_OF_MEMORY_CODE, child.output
         assert child.read(lambda log: log.extent().last) == 6

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from harness.analysis.oom.report import OomReport, OomVerdict, report_from_json
+from harness.errors import OUT_OF_MEMORY_CODE
 from harness.records.run import CommandKind, CommandState, EventKind, EventRow, RunState, Severity, StepFlag
-from harness.run import EXIT_OK, EXIT_OUT_OF_MEMORY
+from harness.run import EXIT_OK
 from harness.store.control import ControlLog
 from harness.store.home import Home
 from harness.store.reader import LogReader
@@ -119,7 +120,7 @@ def test_halving_keeps_the_effective_batch_and_goes_on(home: Home) -> None:
 def test_batches_are_left_out_until_no_recovery_is_left(home: Home) -> None:
     with a_child(home, is_fresh=True, **LIGHT, oom_policy="skip", oom_retries=2) as child:
         request_too_much(child)
-        assert child.end() == EXIT_OUT_OF_MEMORY, child.output
+        assert child.end() == OUT_OF_MEMORY_CODE, child.output
         *recovered, last = child.events(EventKind.OOM)
         state, message = child.state, child.read(lambda log: log.run().state_message)
     assert state == RunState.OUT_OF_MEMORY
@@ -138,7 +139,7 @@ def test_batches_are_left_out_until_no_recovery_is_left(home: Home) -> None:
 def test_with_stop_the_first_failure_is_the_end(home: Home) -> None:
     with a_child(home, is_fresh=True, **LIGHT, oom_policy="stop") as child:
         request_too_much(child)
-        assert child.end() == EXIT_OUT_OF_MEMORY, child.output
+        assert child.end() == OUT_OF_MEMORY_CODE, child.output
         (failure,) = child.events(EventKind.OOM)
         (report,) = reports(child)
     assert failure.severity == Severity.ERROR
@@ -149,7 +150,7 @@ def test_with_stop_the_first_failure_is_the_end(home: Home) -> None:
 @pytest.mark.long
 def test_without_a_change_before_it_there_is_nothing_to_roll_back(home: Home) -> None:
     with a_child(home, is_fresh=True, **LIGHT | {"batch_size": TOO_LARGE}) as child:
-        assert child.end() == EXIT_OUT_OF_MEMORY, child.output
+        assert child.end() == OUT_OF_MEMORY_CODE, child.output
         (failure,) = child.events(EventKind.OOM)
     assert "there is no recent change of settings to roll back" in failure.message
     assert "oom_policy=halve" in failure.message

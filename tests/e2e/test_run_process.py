@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from harness.errors import LogError
+from harness.errors import OUT_OF_MEMORY_CODE, LogError
 from harness.records.run import AckRow, CommandKind, CommandState, EventKind, EventRow, RunState, StepFlag
-from harness.run import EXIT_OK, EXIT_OUT_OF_MEMORY
+from harness.run import EXIT_OK
 from harness.settings.resolve import resolve
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
@@ -220,7 +220,7 @@ def test_reaching_the_cap_is_a_recorded_out_of_memory_error(home: Home) -> None:
         child.until_step(10)
         with ControlLog(child.folder) as control:
             control.send(a_command(payload='{"batch_size": 8192}', command_id="huge"))
-        assert child.end() == EXIT_OUT_OF_MEMORY, child.output
+        assert child.end() == OUT_OF_MEMORY_CODE, child.output
     with LogReader(child.folder.log) as log:
         log.check()
         run, last = log.run(), log.last_steps(5)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.errors import OUT_OF_MEMORY_CODE
 from harness.records.run import RunState
 from harness.store.home import Home
 from harness.supervisor import Supervisor
@@ -51,6 +52,12 @@ def test_what_the_training_process_refuses_is_told_with_exit_code_2() -> None:
     assert done.stderr.startswith("stepscope: Could not start: amp cannot be 'fp16' on ")
     assert done.stderr.count("\n") == 1
     assert a_supervisor().runs() == []
+
+
+def test_a_run_that_ends_for_lack_of_memory_has_the_exit_code_of_a_prediction_that_does_not_fit() -> None:
+    done = run_harness("run", "mlp", "--device", "cpu", "--inject", "oom:3", "--oom-policy", "stop")
+    assert done.returncode == OUT_OF_MEMORY_CODE
+    assert "stepscope: Out of memory in step 3: " in done.stderr
 
 
 @pytest.mark.slow
