@@ -64,7 +64,10 @@ def compare_runs(arguments: Namespace, shell: Shell) -> int:
     if not common_figures(runs):
         without = ", ".join(repr(run.name) for run in runs if run.timing is None)
         reason = f": {without} has no step" if without else ""
-        raise StepscopeError(f"These runs have no figure in common{reason}; compare runs that trained.")
+        raise StepscopeError(
+            f"These runs have no figure in common{reason}; compare runs that trained, or scalars on the "
+            "Compare page."
+        )
     pairs = [compare_pair(runs[0], other) for other in runs[1:]]
     differing = settings_that_differ(runs)
     names = [run.name for run in runs]
