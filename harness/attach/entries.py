@@ -174,7 +174,7 @@ class StepEntries:
                     output = original(model, *inputs, **kwargs)
                 else:  # As nearly always, and without further tuples and frames of C.
                     output = original(model, inputs[0])
-            except (RuntimeError, MemoryError) as error:
+            except Exception as error:  # Of memory also with a library's own class. Raised again.
                 guard.run(self.caught.failed, error, "the forward pass")
                 raise
             if len(times_ns) == CALLED:
@@ -213,7 +213,7 @@ class StepEntries:
                     output = original(model, *inputs, **kwargs)
                 finally:
                     autocast.is_calling = False
-        except (RuntimeError, MemoryError) as error:
+        except Exception as error:  # As above.
             is_training = (model.training or wraps_trained(model)) and _is_grad_enabled()
             guard.run(self.caught.failed, error, "the forward pass" if is_training else "the evaluation")
             raise

@@ -271,7 +271,7 @@ class Hooks(Closing):
                 output = self._events.call_model(module, partial(original, module, *inputs, **kwargs))
                 self._events.model_returned(module)
                 return output
-            except (RuntimeError, MemoryError) as error:
+            except Exception as error:  # Of memory also with a library's own class. Raised again.
                 if self._nesting.calls == 1:
                     self._entries.caught.early_call_failed(error)
                 raise

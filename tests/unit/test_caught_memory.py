@@ -82,6 +82,38 @@ def test_an_error_that_is_caught_in_the_first_call_of_the_model_is_an_event(tmp_
     ]
 
 
+@pytest.mark.parametrize("bad_step", [1, 2, 41])
+def test_an_error_of_a_library_class_that_is_caught_is_an_event(tmp_path: Path, bad_step: int) -> None:
+    class OpenCvError(Exception):
+        """The class of OpenCV's errors: not a RuntimeError."""
+
+        __module__ = "cv2"
+
+    class Resizing(nn.Linear):
+        calls = 0
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            self.calls += 1
+            if self.calls == bad_step:
+                raise OpenCvError(
+                    "OpenCV(4.11.0) /io/modules/core/src/alloc.cpp:73: error: (-4:Insufficient memory) "
+                    "Failed to allocate 4294967296 bytes in function 'OutOfMemoryError'"
+                )
+            return super().forward(inputs)
+
+    with a_session(tmp_path) as attached:
+        layer = Resizing(4, 4)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for _ in range(60):
+            with suppress(OpenCvError):
+                layer(torch.ones(8, 4)).sum().backward()
+                optimizer.step()
+    with attached.log() as log:
+        (message,) = (event.message for _, event in log.events() if event.label == "out of memory, caught")
+    assert message.startswith(f"Memory ran out in the forward pass of step {bad_step}; the script caught")
+    assert "The request was for 4.00 GiB." in message
+
+
 @pytest.mark.parametrize("bad_batch", [3, 40])
 def test_an_error_that_is_caught_in_loading_is_an_event(tmp_path: Path, bad_batch: int) -> None:
     class Batches(Dataset[Tensor]):
