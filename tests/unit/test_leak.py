@@ -131,6 +131,19 @@ def test_live_tensors_that_grow_more_slowly_are_not_called_constant() -> None:
     )
 
 
+def test_growth_that_live_tensors_explain_is_below_the_detection_limit() -> None:
+    rows = (a_row(step, GIB + step * MIB, 2 * GIB + step * 5 * MIB // 2) for step in range(1, STEPS + 1))
+    fragmentation = verdicts(rows)[LeakSeries.FRAGMENTATION]
+    assert fragmentation.verdict == LeakVerdict.STEADY
+    assert (fragmentation.detection_limit or 0) > (fragmentation.bytes_per_step or 0) > MIB
+
+
+def test_growth_of_the_process_that_holes_explain_is_below_the_detection_limit() -> None:
+    rows = (a_row(step, rss=3 * GIB + step * MIB) for step in range(1, STEPS + 1))
+    host = verdicts(rows, on_cpu=True, heap_free=lambda step: step * MIB)[LeakSeries.HOST]
+    assert (host.detection_limit or 0) > (host.bytes_per_step or 0) > MIB / 2
+
+
 def test_a_leak_on_the_host_is_told_beside_a_slower_one_of_tensors() -> None:
     rows = (
         a_row(step, GIB + step * 16_384, rss=3 * GIB + step * (MIB + 16_384)) for step in range(1, STEPS + 1)

@@ -259,8 +259,11 @@ class LeakDetector:
         self, series: LeakSeries, judgment: Judgment, judgments: dict[LeakSeries, Judgment]
     ) -> Judgment:
         """Replace the verdict by "steady" if the growth of live tensors explains it: tensors also count as
-        reserved and resident memory."""
-        if judgment.verdict not in RISING or series in (LeakSeries.ALLOCATED, LeakSeries.WORKERS):
+        reserved and resident memory. What it would explain is not detectable."""
+        if series in (LeakSeries.ALLOCATED, LeakSeries.WORKERS):
+            return judgment
+        judgment = _beside(judgments[LeakSeries.ALLOCATED], judgment)
+        if judgment.verdict not in RISING:
             return judgment
         if _explains(judgments[LeakSeries.ALLOCATED], judgment):
             return judgment._replace(verdict=LeakVerdict.STEADY)
@@ -349,7 +352,7 @@ def _attribute_to_holes(judgments: dict[LeakSeries, Judgment]) -> None:
         return
     if holes.trend.z > DOUBTFUL_Z and holes.trend.slope >= MOST * host.trend.slope:
         judgments[LeakSeries.FRAGMENTATION] = host
-        judgments[LeakSeries.HOST] = host._replace(verdict=LeakVerdict.STEADY)
+        judgments[LeakSeries.HOST] = _beside(holes, host)._replace(verdict=LeakVerdict.STEADY)
 
 
 def _outside_slope(judgments: dict[LeakSeries, Judgment]) -> float | None:
@@ -366,6 +369,13 @@ def _explains(cause: Judgment, effect: Judgment) -> bool:
     if cause.verdict not in RISING or cause.trend is None:
         return False
     return effect.trend is None or cause.trend.slope >= MOST * effect.trend.slope
+
+
+def _beside(cause: Judgment, effect: Judgment) -> Judgment:
+    """Return `effect` with the detection limit that holds beside growth of `cause`."""
+    if effect.detection_limit is None or cause.verdict not in RISING or cause.trend is None:
+        return effect
+    return effect._replace(detection_limit=max(effect.detection_limit, cause.trend.slope / MOST))
 
 
 def _less(value: int | None, by: int | None) -> int | None:
