@@ -54,18 +54,23 @@ def test_growth_that_went_on_over_a_recording_is_one_leak(objects_from: int, lab
     assert warnings(objects_from) == labels
 
 
+@pytest.mark.parametrize("read_every", [3, 12])
 @pytest.mark.parametrize(("ends_at", "verdict"), [(10_000, LeakVerdict.LEAK), (111, LeakVerdict.STEADY)])
-def test_a_leak_by_the_memory_of_the_process_outlasts_a_recording(ends_at: int, verdict: LeakVerdict) -> None:
-    """Live memory is read in every third step only, so that it has too few readings for a leak. Growth that
-    has ended is none."""
+def test_a_leak_by_the_memory_of_the_process_outlasts_a_recording(
+    ends_at: int, verdict: LeakVerdict, read_every: int
+) -> None:
+    """Live memory is read in every third step only, or more rarely, so that it has too few readings for a
+    leak, or for any verdict. Growth that has ended is none."""
     detector = LeakDetector(on_cpu=True)
-    for step in range(1, 200):
+    for step in range(1, 250):
         kept = GIB + min(step, ends_at) * 4096 * KIB
         row = a_row(step, kept, rss=kept + GIB)
         flags = int(StepFlag.PROFILED) if step in HUNTED else row.flags
-        is_read = step % 3 == 0
+        is_read = step % read_every == 0
         detector.add_steps([row._replace(flags=flags, allocated_bytes=kept if is_read else None)])
         if step == HUNTED.start - 1:
+            assert _verdict(detector) is LeakVerdict.LEAK
+        if step >= HUNTED.stop and ends_at > step:
             assert _verdict(detector) is LeakVerdict.LEAK
     assert _verdict(detector) is verdict
 

@@ -75,6 +75,8 @@ class LeakDetector:
         self._process, self._judges_process = GrowthJudge(), False
         # Whether the process leaked by the newest judgment on it in place of live memory.
         self._process_leaks = False
+        # That judgment as it was before the newest recording, until there is another one.
+        self._process_before_recording: Judgment | None = None
         self._headroom = Headroom(on_cpu=on_cpu)
         self._refill = Refill()
         self._live = LiveRange()
@@ -111,6 +113,9 @@ class LeakDetector:
                 self._before_recording = self._judges[LeakSeries.HOST].judge()
                 self._recorded_step = row.step
                 self._judges[LeakSeries.HOST].restart()
+                process = self._process.judge(self._process.least_for_leak)
+                if self._process_leaks and process.verdict is LeakVerdict.LEAK:
+                    self._process_before_recording = process
                 self._process.restart()
             self._headroom.add_step(row)
             # On the CPU peaks are sampled: without a sample a short step's peak is its allocated memory.
@@ -211,12 +216,20 @@ class LeakDetector:
         """Return the verdict on live memory, or that on the memory of the process where live memory was read
         too rarely: on the CPU a reading takes long where malloc has many blocks, as of what each step leaves
         behind. Growth that holes explain is none of live memory. A recording, which restarts the series of
-        the process, withdraws no leak: live memory that goes on growing needs no readings for it again."""
+        the process, withdraws no leak: memory that goes on growing needs no readings for it again."""
         live, holes = judgments[LeakSeries.ALLOCATED], judgments[LeakSeries.FRAGMENTATION]
         own, process = self._judges[LeakSeries.ALLOCATED].samples, self._process
-        is_rare = self._is_heap_measured and own < least and process.samples >= RARELY * own
+        before = self._process_before_recording if live.verdict is LeakVerdict.TOO_EARLY else None
+        is_rare = process.samples >= RARELY * own or before is not None
+        is_rare = self._is_heap_measured and own < least and is_rare
         # A leak that fills holes does not show in the process: no size is certain to be detected.
         judgment = process.judge(least)._replace(detection_limit=None) if is_rare else live
+        if before is not None and judgment.verdict is LeakVerdict.TOO_EARLY:
+            judgment = before._replace(last_step=judgment.last_step, detection_limit=None)
+        elif before is not None and judgment.verdict is LeakVerdict.WATCH and judgment.full_since is None:
+            judgment = judgment._replace(verdict=LeakVerdict.LEAK)
+        else:
+            self._process_before_recording = None
         self._judges_process = is_rare and judgment.trend is not None and not _explains(holes, judgment)
         if is_rare:
             self._process_leaks = self._judges_process and judgment.verdict is LeakVerdict.LEAK
@@ -231,7 +244,7 @@ class LeakDetector:
         """Discard all readings: the baseline may have changed."""
         for judge in (*self._judges.values(), self._process):
             judge.restart()
-        self._before_recording = None
+        self._before_recording = self._process_before_recording = None
         self._process_leaks = False
         self._headroom.restart()
         self._refill.restart()
