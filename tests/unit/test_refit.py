@@ -52,6 +52,17 @@ def test_sizes_that_hardly_differ_determine_no_slope() -> None:
     assert fit.sizes == (64,)
 
 
+def test_a_peak_that_grows_faster_with_larger_batches_is_fitted_to_the_largest() -> None:
+    """Here an optimizer's update has the peak with small batches, and most steps had these."""
+    curve = [measured(32, 5000, 100, 0), measured(64, 5000, 100, 0), measured(128, 20, 20, 0.8)]
+    fit = fit_peak([one._replace(baseline_bytes=20 * MIB) for one in curve])
+    assert fit is not None
+    # 225 MiB in truth, of which three sizes show a part.
+    assert fit.peak_bytes(256) == pytest.approx(167 * MIB, rel=0.01)
+    assert fit.peak_bytes(32) == pytest.approx(100 * MIB, rel=0.01)
+    assert fit.largest(150 * MIB) == pytest.approx(185, abs=2)
+
+
 def test_the_largest_batch_leaves_a_margin() -> None:
     fit = fit_peak([measured(64), measured(16)])
     assert fit is not None

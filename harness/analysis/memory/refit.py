@@ -5,6 +5,8 @@ gradients, inputs), the baseline is not (weights, optimizer state). With steps o
 an uneven last batch of each epoch, both parts are fitted. With one size the transient part is taken as
 proportional, which overestimates larger batches: neither workspaces nor the temporaries of the optimizer's
 update grow with them. Once the batch has been changed and the peak has not grown, it is taken as constant.
+The true curve is the highest of several lines, or grows faster than a line (the logits between all pairs of
+a batch), so that with three sizes or more the line through the two largest ones may be the higher one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,6 +31,8 @@ class PeakFit(NamedTuple):
     bytes_per_sample: float
     # The sizes of steps that it rests on, ascending.
     sizes: tuple[int, ...]
+    # The line through the two largest sizes, if it is higher beyond them.
+    beyond: "PeakFit | None" = None
 
     @property
     def is_proportional(self) -> bool:
@@ -37,14 +41,17 @@ class PeakFit(NamedTuple):
 
     def peak_bytes(self, samples: int) -> int:
         """Return the peak of steps with `samples` samples."""
-        return round(self.fixed_bytes + self.bytes_per_sample * samples)
+        peak_bytes = round(self.fixed_bytes + self.bytes_per_sample * samples)
+        return peak_bytes if self.beyond is None else max(peak_bytes, self.beyond.peak_bytes(samples))
 
     def largest(self, limit_bytes: int) -> int | None:
         """Return the most samples whose peak stays below the limit by `MARGIN`; 0 when nothing fits, None
         when memory does not grow with samples."""
         if self.bytes_per_sample <= 0:
             return None
-        return max(0, int((limit_bytes * (1 - MARGIN) - self.fixed_bytes) / self.bytes_per_sample))
+        most = max(0, int((limit_bytes * (1 - MARGIN) - self.fixed_bytes) / self.bytes_per_sample))
+        beyond = None if self.beyond is None else self.beyond.largest(limit_bytes)
+        return most if beyond is None else min(most, beyond)
 
 
 def fit_peak(measured: Iterable[MeasuredPeak]) -> PeakFit | None:
@@ -54,7 +61,7 @@ def fit_peak(measured: Iterable[MeasuredPeak]) -> PeakFit | None:
     usable = [one for one in _by_samples(by_version) if one.steps >= LEAST_STEPS]
     if not usable:
         return None
-    fit = _line(usable) if _determine_slope(usable) else None
+    fit = _with_beyond(_line(usable), usable) if _determine_slope(usable) else None
     return fit or _constant(by_version, usable) or _proportional(max(usable, key=lambda one: one.steps))
 
 
@@ -98,6 +105,16 @@ def _proportional(one: MeasuredPeak) -> PeakFit | None:
     if transient <= 0:
         return None
     return PeakFit(one.baseline_bytes, transient / one.samples, (one.samples,))
+
+
+def _with_beyond(fit: PeakFit | None, ascending: Sequence[MeasuredPeak]) -> PeakFit | None:
+    """Return `fit` with the line through the two largest sizes, if that is higher beyond them."""
+    largest = ascending[-1]
+    smaller = [one for one in ascending if largest.samples >= LEAST_RATIO * one.samples]
+    if fit is None or (beyond := _line((smaller[-1], largest))) is None:
+        return fit
+    is_higher = beyond.peak_bytes(2 * largest.samples) > fit.peak_bytes(2 * largest.samples)
+    return fit._replace(beyond=beyond) if is_higher else fit
 
 
 def _line(points: Sequence[MeasuredPeak]) -> PeakFit | None:
