@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from harness import words
 from harness.analysis.memory.refit import LEAST_RATIO, PeakFit, fit_peak
-from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict, SnapshotReason
 from harness.records.run import DeviceKind, SettingsRow
 from harness.store.reader import LogReader
 from harness.supervisor.stored_json import read_device
@@ -80,7 +80,7 @@ def refit_peak(reader: LogReader) -> Refit | None:
     history = reader.settings_history()
     versions = _comparable(history) or [newest]
     first = max(0, last - _MOST_STEPS)
-    fit = fit_peak(reader.measured_peaks(first, last, versions))
+    fit = fit_peak(reader.measured_peaks(first, last, versions), _gradient_bytes(reader))
     samples = max(step.samples for step in steps if step.settings_version == newest)
     if fit is None or not samples or samples >= LEAST_RATIO * fit.sizes[-1]:
         return None
@@ -92,6 +92,15 @@ def refit_peak(reader: LogReader) -> Refit | None:
     if refit.larger < fit.sizes[-1]:  # On the CPU a short step may have the reading of a larger one.
         return refit
     return refit._replace(reached_bytes=reader.highest_peak(first, last, versions, refit.larger))
+
+
+def _gradient_bytes(reader: LogReader) -> int:
+    """Return the memory of the gradients between steps, which scripts free before the next forward pass; 0:
+    none, or unknown."""
+    snapshots = reader.memory.snapshots()
+    number = next((row.snapshot_id for row in snapshots if row.reason == SnapshotReason.START), None)
+    modules = [] if number is None else reader.memory.modules(number)
+    return sum(module.gradient_bytes or 0 for module in modules)
 
 
 def _is_of_a_batch(row: LeakRow, batch_bytes: float) -> bool:

@@ -12,7 +12,14 @@ from harness.device.mps.device import MpsDevice
 from harness.device.protocol import Device
 from harness.device.xpu.device import XpuDevice
 from harness.records.json import to_json
-from harness.records.memory import LeakSeries, LeakVerdict, MeasuredPeak
+from harness.records.memory import (
+    LeakSeries,
+    LeakVerdict,
+    MeasuredPeak,
+    ModuleMemoryRow,
+    SnapshotReason,
+    SnapshotRow,
+)
 from harness.records.run import DeviceKind, SettingsRow, StepFlag
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
@@ -164,6 +171,27 @@ def test_steps_of_a_run_are_fitted_across_changes_of_the_batch_alone(tmp_path: P
         "A batch of 64 would peak at about 74.0 MiB or more; at most about 180 would fit into 200 MiB "
         "(from steps of 8, 32 samples, with peaks that were sampled)."
     )
+
+
+def test_gradients_between_steps_are_freed_before_a_forward_pass(tmp_path: Path) -> None:
+    """With one size of the batch: 10 MiB between steps, of which 4 MiB are gradients, and a peak of 26."""
+    log = tmp_path / "log.sqlite3"
+    rows = [
+        row._replace(
+            samples=8, settings_version=1, allocated_bytes=10 * MIB, peak_allocated_bytes=26 * MIB, flags=0
+        )
+        for row in steps(1, 20)
+    ]
+    snapshot = SnapshotRow(
+        1, 1, 5, SnapshotReason.START, "cpu", 0, 10 * MIB, None, None, 0, 0, None, None, None, ""
+    )
+    modules = [ModuleMemoryRow(1, name, "Linear", 2 * MIB, 0, 2 * MIB, None, None) for name in ("a", "b")]
+    with LogAppender(log, a_run()) as appender:
+        appender.append(rows, [*modules, snapshot])
+    with LogReader(log) as reader:
+        refit = refit_peak(reader)
+    assert refit is not None
+    assert refit.peak_bytes == 46 * MIB
 
 
 def test_a_larger_batch_peaks_no_lower_than_the_warm_up(tmp_path: Path) -> None:

@@ -54,15 +54,19 @@ class PeakFit(NamedTuple):
         return most if beyond is None else min(most, beyond)
 
 
-def fit_peak(measured: Iterable[MeasuredPeak]) -> PeakFit | None:
+def fit_peak(measured: Iterable[MeasuredPeak], gradient_bytes: int = 0) -> PeakFit | None:
     """Return the line through the measured peaks; None when too few steps have one, or nothing is
-    transient."""
+    transient. `gradient_bytes` is the part of the baseline that is freed before the next forward pass."""
     by_version = [one for one in measured if one.samples > 0]
     usable = [one for one in _by_samples(by_version) if one.steps >= LEAST_STEPS]
     if not usable:
         return None
     fit = _with_beyond(_line(usable), usable) if _determine_slope(usable) else None
-    return fit or _constant(by_version, usable) or _proportional(max(usable, key=lambda one: one.steps))
+    return (
+        fit
+        or _constant(by_version, usable)
+        or _proportional(max(usable, key=lambda one: one.steps), gradient_bytes)
+    )
 
 
 def _by_samples(measured: Iterable[MeasuredPeak]) -> list[MeasuredPeak]:
@@ -100,11 +104,11 @@ def _constant(by_version: Iterable[MeasuredPeak], usable: Sequence[MeasuredPeak]
     return PeakFit(highest_bytes, 0.0, tuple(one.samples for one in usual))
 
 
-def _proportional(one: MeasuredPeak) -> PeakFit | None:
-    transient = one.peak_bytes - one.baseline_bytes
-    if transient <= 0:
+def _proportional(one: MeasuredPeak, gradient_bytes: int) -> PeakFit | None:
+    if one.peak_bytes <= one.baseline_bytes:
         return None
-    return PeakFit(one.baseline_bytes, transient / one.samples, (one.samples,))
+    fixed_bytes = max(0, one.baseline_bytes - gradient_bytes)
+    return PeakFit(fixed_bytes, (one.peak_bytes - fixed_bytes) / one.samples, (one.samples,))
 
 
 def _with_beyond(fit: PeakFit | None, ascending: Sequence[MeasuredPeak]) -> PeakFit | None:
