@@ -149,6 +149,22 @@ def test_the_cache_of_a_method_holds_what_it_has_returned() -> None:
     Features.get.cache_clear()
 
 
+def test_long_strings_count_where_they_are_in_the_heap() -> None:
+    """Short ones are in Python's own pools. Of a string of ASCII each character is a byte."""
+
+    def fill() -> FrameType:
+        lines, by_step = [f"{step}" * 2_000 for step in range(10)], {1: "short", 2: "-" * _BYTES}
+        text, words = "=" * _BYTES, ["short"] * 100
+        assert lines, (by_step, text, words)
+        return sys._getframe()
+
+    assert variables_of(fill()) == {
+        "lines": pytest.approx(10 * 2_000, rel=0.05),
+        "by_step": pytest.approx(_BYTES, rel=0.05),
+        "text": pytest.approx(_BYTES, rel=0.05),
+    }
+
+
 def test_data_frames_hold_the_arrays_of_their_columns() -> None:
     def fill() -> FrameType:
         table = pd.DataFrame(np.ones((250, 2)))

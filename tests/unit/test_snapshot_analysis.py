@@ -88,8 +88,8 @@ def heap(*growth_kib: int) -> list[int | None]:
 def test_growth_of_the_heap_that_no_tensor_explains_is_named() -> None:
     assert heap_sentence([], heap(70, *[33] * 10)) == (
         "In 10 steps the heap grew by 33.0 KiB per step, and live tensors of the training thread by 0 "
-        "B: what grows is NumPy arrays, bytes, large lists, a library's memory, other threads' tensors, or "
-        "autograd nodes of a sum such as total += loss, where loss.item() has none."
+        "B: what grows is NumPy arrays, bytes, strings, large lists, a library's memory, other threads' "
+        "tensors, or autograd nodes of a sum such as total += loss, where loss.item() has none."
     )
     few = heap_sentence([a_row(grown_bytes=10 * 2048)], heap(70, *[33] * 10))
     assert few is not None

@@ -21,9 +21,9 @@ _CPU_NAMES = _GPU_NAMES | {
 _PROCESS = "the memory of the process"
 # The cause of growth of live memory on the CPU if a hunt found no tensors that explain it.
 BESIDE_TENSORS = (
-    "The heap grows, live tensors of the training thread do not: usually NumPy arrays, bytes, large lists, "
-    "other threads' tensors or a library's memory that is appended and never removed, such as a cache, "
-    "decoded samples or records of each step; or autograd nodes of a sum such as total += loss, "
+    "The heap grows, live tensors of the training thread do not: usually NumPy arrays, bytes, strings, large "
+    "lists, other threads' tensors or a library's memory that is appended and never removed, such as a "
+    "cache, decoded samples or records of each step; or autograd nodes of a sum such as total += loss, "
     "where loss.item() has none."
 )
 _ONLY_THE_PROCESS = "Live tensors do not grow, the process does"

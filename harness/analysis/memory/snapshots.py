@@ -159,9 +159,9 @@ def heap_sentence(
         return None
     return (
         f"In {words.plural(steps, 'step')} the heap grew by {words.size(growth)} per step, and live tensors "
-        f"of the training thread by {words.size(explained)}: what grows is NumPy arrays, bytes, large lists, "
-        "a library's memory, other threads' tensors, or autograd nodes of a sum such as total += loss, where "
-        "loss.item() has none."
+        f"of the training thread by {words.size(explained)}: what grows is NumPy arrays, bytes, strings, "
+        "large lists, a library's memory, other threads' tensors, or autograd nodes of a sum such as total "
+        "+= loss, where loss.item() has none."
     )
 
 

@@ -8,7 +8,7 @@ import mmap
 import sys
 from array import array
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from io import BytesIO
 from types import GetSetDescriptorType, MemberDescriptorType
@@ -22,8 +22,8 @@ from harness.tracking.owners import is_same
 # Their size has what they hold in it.
 _BUFFERS: tuple[Any, ...] = (BytesIO, array)
 _CONTAINERS: tuple[Any, ...] = (list, dict, set, frozenset, tuple, deque)
-# Smaller containers do not count: those of up to 512 bytes are in pools of Python's own, outside the heap.
-_LEAST_CONTAINER_BYTES = 1 << 10
+# Smaller containers and strings do not count: up to 512 bytes are in pools of Python's own, outside the heap.
+_LEAST_CONTAINER_BYTES = _LEAST_CHARACTERS = 1 << 10
 
 # Of tensors without memory, such as parameters of lazy modules, and of subclasses that refuse.
 _WITHOUT_STORAGE = (RuntimeError, ValueError, TypeError, AttributeError)
@@ -44,8 +44,14 @@ def is_kind_of(value: Any, kinds: Any) -> bool:
 
 
 def is_memory(value: Any) -> bool:
-    """Return whether `value` is a tensor, an array, a buffer or bytes."""
-    return is_kind_of(value, (Tensor, bytes, bytearray, *_BUFFERS)) or _is_array(value)
+    """Return whether `value` is a tensor, an array, a buffer, bytes or a long string."""
+    is_buffer = is_kind_of(value, (Tensor, bytes, bytearray, *_BUFFERS))
+    return is_buffer or is_long_string(value) or _is_array(value)
+
+
+def is_long_string(value: Any) -> bool:
+    """Return whether `value` is a string that is in the heap."""
+    return type(value) is str and len(value) >= _LEAST_CHARACTERS
 
 
 def is_table(value: Any) -> bool:
@@ -96,14 +102,19 @@ def attributes_of_class(kind: Any) -> Mapping[str, Any]:
     return own
 
 
+def long_strings(values: Iterable[Any]) -> Iterator[str]:
+    """Yield the strings among `values` that are in the heap."""
+    return (one for one in values if type(one) is str and len(one) >= _LEAST_CHARACTERS)
+
+
 def memory_of(value: Any, device: torch.device) -> Memory | None:
-    """Return the memory of a tensor, an array, a buffer or bytes; None if it has none on this device, or maps
-    a file. Call it under `torch._C.DisableTorchFunctionSubclass`."""
+    """Return the memory of a tensor, an array, a buffer, bytes or a string; None if it has none on this
+    device, or maps a file. Call it under `torch._C.DisableTorchFunctionSubclass`."""
     if is_kind_of(value, Tensor):
         return _of_tensor(value, device)
     if device.type != "cpu":
         return None
-    for kind in _BUFFERS:
+    for kind in (*_BUFFERS, str):
         if is_kind_of(value, kind):
             return Memory(id(value), kind.__sizeof__(value))
     return _of_array(value) if _is_array(value) else Memory(id(value), len(value))

@@ -26,9 +26,11 @@ from harness.watch.oom.arrays import (
     attributes_of,
     attributes_of_class,
     is_kind_of,
+    is_long_string,
     is_memory,
     is_part_of_table,
     is_table,
+    long_strings,
     memory_of,
     memory_of_container,
 )
@@ -130,7 +132,9 @@ class _Search:
             count += 1
             if count % _CLOCK_EVERY == 0 and time.thread_time() > until_s:
                 return False
-            if type(one) in _PLAIN or is_kind_of(one, _LEFT_OUT) or id(one) in visited:
+            if type(one) in _PLAIN and not is_long_string(one):
+                continue
+            if is_kind_of(one, _LEFT_OUT) or id(one) in visited:
                 continue
             if is_memory(one):
                 reachable.depth_bytes += len(waiting) * self._note(one, sizes)
@@ -148,7 +152,7 @@ class _Search:
     def _parts(self, value: Any) -> Iterator[Any]:
         if is_kind_of(value, BaseException):
             return parts_of_error(value, self._running)
-        return iter(()) if _is_plain(value) else _parts(value)
+        return long_strings(value) if _is_plain(value) else _parts(value)
 
     def _with_graphs(self, reachable: _Reachable, until_s: float) -> _VariableMemory:
         saved: dict[int, int] = {}
@@ -302,7 +306,9 @@ def _named(variables: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the variables of a frame or a module, of objects each attribute: "kept", "net.history",
     "self.cache"; of classes those that are containers or caches. The optimizer's state is listed apart."""
     for name, value in variables.items():
-        if name.startswith("__") or type(value) in _PLAIN or _is_of_interface(value):
+        if name.startswith("__") or _is_of_interface(value):
+            continue
+        if type(value) in _PLAIN and not is_long_string(value):
             continue
         if is_kind_of(value, type):
             yield from (
@@ -367,7 +373,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 def _is_plain(value: Any) -> bool:
     """Return whether a list or tuple has nothing but numbers, strings and the like: ten times as fast as its
-    items one by one."""
+    items one by one. Of these only long strings count."""
     return type(value) in (list, tuple) and _PLAIN.issuperset(map(type, value))
 
 
