@@ -55,7 +55,9 @@ class Refit(NamedTuple):
     def sentence(self, limit_bytes: int | None) -> str:
         """Return the peak of a larger batch, and the largest batch under the limit, in words."""
         fit = self.fit
-        or_more, at_most = (" or more", "at most ") if self.is_lower_bound else ("", "")
+        # Beyond the sizes of a line the true curve, the highest of several, may be another one.
+        is_least = self.is_lower_bound or (not fit.is_proportional and self.larger > fit.sizes[-1])
+        or_more, at_most = (" or more", "at most ") if is_least else ("", "")
         text = f"A batch of {words.count(self.larger)}"
         if fit.is_proportional:
             text = f"If all that a step needs beyond {words.size(fit.fixed_bytes)} grows with the batch, one"

@@ -164,7 +164,7 @@ def test_steps_of_a_run_are_fitted_across_changes_of_the_batch_alone(tmp_path: P
     assert refit is not None
     assert (refit.samples, refit.fit.sizes) == (32, (8, 32))
     assert refit.sentence(200 * MIB) == (
-        "A batch of 64 would peak at about 74.0 MiB; about 180 would fit into 200 MiB "
+        "A batch of 64 would peak at about 74.0 MiB or more; at most about 180 would fit into 200 MiB "
         "(from steps of 8, 32 samples)."
     )
     assert refit._replace(is_lower_bound=True).sentence(200 * MIB) == (
