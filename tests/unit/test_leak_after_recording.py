@@ -75,5 +75,16 @@ def test_a_leak_by_the_memory_of_the_process_outlasts_a_recording(
     assert _verdict(detector) is verdict
 
 
-def _verdict(detector: LeakDetector) -> LeakVerdict:
-    return next(LeakVerdict(row.verdict) for row in detector.judge(0) if row.series == LeakSeries.ALLOCATED)
+@pytest.mark.parametrize(("ends_at", "verdict"), [(10_000, LeakVerdict.LEAK), (111, LeakVerdict.STEADY)])
+def test_a_leak_on_the_host_outlasts_a_recording(ends_at: int, verdict: LeakVerdict) -> None:
+    detector = LeakDetector(on_cpu=False)
+    for step in range(1, 250):
+        row = a_row(step, rss=GIB + min(step, ends_at) * 4096 * KIB)
+        detector.add_steps([row._replace(flags=int(StepFlag.PROFILED)) if step in HUNTED else row])
+        if HUNTED.start - 1 <= step < ends_at:
+            assert _verdict(detector, LeakSeries.HOST) is LeakVerdict.LEAK
+    assert _verdict(detector, LeakSeries.HOST) is verdict
+
+
+def _verdict(detector: LeakDetector, series: LeakSeries = LeakSeries.ALLOCATED) -> LeakVerdict:
+    return next(LeakVerdict(row.verdict) for row in detector.judge(0) if row.series == series)

@@ -92,6 +92,8 @@ class LeakDetector:
         # The first step after the newest recording, and the judgment on the host before it.
         self._recorded_step = 0
         self._before_recording: Judgment | None = None
+        # That judgment if it is a leak, until there is another one.
+        self._host_leak: Judgment | None = None
 
     def add_steps(self, rows: Iterable[StepRow], limits: Limits = NO_LIMITS) -> None:
         """Add readings in the order of their steps. Flagged steps are excluded; a change of settings restarts
@@ -110,9 +112,11 @@ class LeakDetector:
             if self._is_recorded:
                 # The profiler retains memory of its own, which is no leak of the run.
                 self._is_recorded = False
-                self._before_recording = self._judges[LeakSeries.HOST].judge()
+                judge = self._judges[LeakSeries.HOST]
+                self._before_recording = host = judge.judge(judge.least_for_leak)
+                self._host_leak = host if host.verdict is LeakVerdict.LEAK else self._host_leak
                 self._recorded_step = row.step
-                self._judges[LeakSeries.HOST].restart()
+                judge.restart()
                 process = self._process.judge(self._process.least_for_leak)
                 if self._process_leaks and process.verdict is LeakVerdict.LEAK:
                     self._process_before_recording = process
@@ -182,6 +186,10 @@ class LeakDetector:
             series: self._after_warm_up(series, judge.judge(LEAST_FOR_LEAK if series in exact else least))
             for series, judge in self._judges.items()
         }
+        host = judgments[LeakSeries.HOST]
+        judgments[LeakSeries.HOST] = host.retaining(self._host_leak)
+        if judgments[LeakSeries.HOST] is host:
+            self._host_leak = None
         judgments[LeakSeries.ALLOCATED] = self._with_process(judgments, least)
         before = judgments
         judgments = {series: self._needs.without_growth(series, one) for series, one in judgments.items()}
@@ -224,11 +232,8 @@ class LeakDetector:
         is_rare = self._is_heap_measured and own < least and is_rare
         # A leak that fills holes does not show in the process: no size is certain to be detected.
         judgment = process.judge(least)._replace(detection_limit=None) if is_rare else live
-        if before is not None and judgment.verdict is LeakVerdict.TOO_EARLY:
-            judgment = before._replace(last_step=judgment.last_step, detection_limit=None)
-        elif before is not None and judgment.verdict is LeakVerdict.WATCH and judgment.full_since is None:
-            judgment = judgment._replace(verdict=LeakVerdict.LEAK)
-        else:
+        judgment, before = judgment.retaining(before), judgment
+        if judgment is before:
             self._process_before_recording = None
         self._judges_process = is_rare and judgment.trend is not None and not _explains(holes, judgment)
         if is_rare:
@@ -244,7 +249,7 @@ class LeakDetector:
         """Discard all readings: the baseline may have changed."""
         for judge in (*self._judges.values(), self._process):
             judge.restart()
-        self._before_recording = self._process_before_recording = None
+        self._before_recording = self._process_before_recording = self._host_leak = None
         self._process_leaks = False
         self._headroom.restart()
         self._refill.restart()

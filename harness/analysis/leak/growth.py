@@ -87,6 +87,14 @@ class Judgment(NamedTuple):
         step, fit, risen_bytes = self.onset
         return self._replace(since_step=step, trend=fit, risen_bytes=risen_bytes)
 
+    def retaining(self, leak: "Judgment | None") -> "Judgment":
+        """Return the verdict on a series that was restarted while its verdict was `leak`: that one, until
+        there are enough readings for a new verdict, and while the growth goes on."""
+        if leak is not None and self.verdict is LeakVerdict.TOO_EARLY:
+            return leak._replace(last_step=self.last_step, detection_limit=None)
+        goes_on = self.verdict is LeakVerdict.WATCH and self.full_since is None
+        return self._replace(verdict=LeakVerdict.LEAK) if leak is not None and goes_on else self
+
 
 class _StretchTest(NamedTuple):
     """Test results for one stretch of the history."""
