@@ -21,9 +21,9 @@ _CPU = torch.device("cpu")
 
 
 def plain_scalar(scalar: Tensor) -> Tensor | None:
-    """Return the tensor without a wrapper that has the value of `scalar`, whose class is not torch's own;
-    None if there is none. A DTensor (tensor parallelism) has one, unless this rank has only a part of its
-    value: no communication is begun here."""
+    """Return a plain tensor with the value of `scalar`, a tensor of a class that is not torch's own; None if
+    there is none. A DTensor (tensor parallelism) has one, unless this rank has only a part of its value: no
+    communication is begun here."""
     placements = getattr(scalar, "placements", None)
     if placements is not None:
         local: Tensor = scalar.to_local()  # type: ignore[attr-defined]  # of DTensor

@@ -14,7 +14,7 @@ import stepscope
 from tests.attach_factories import attached
 
 _STEPS = 60
-# A little more than there are. An accumulated step whose begin is taken for a plain one makes fewer.
+# A little more than there are. An accumulated step that begins like a plain one makes fewer.
 _MOST_ATTACHED, _MOST_IN_TWO_LINES, _MOST_ACCUMULATED = 8, 11, 106
 _OURS = tuple(str(Path(__file__).parents[2] / package) for package in ("harness", "stepscope"))
 
