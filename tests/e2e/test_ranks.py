@@ -122,7 +122,8 @@ def test_commands_take_effect_before_the_same_step_on_both_ranks(tmp_path: Path)
     assert _measures_waits(folder, first_step=1)
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank_ends_the_run_and_is_named(tmp_path: Path, rank: int) -> None:
     with _a_run(tmp_path) as (supervisor, folder):
         pid = json.loads(RunFolder(folder.path, rank).process.read_text())["pid"]

@@ -85,8 +85,8 @@ def test_the_memory_of_the_log_is_left_out_once() -> None:
     assert allocated_bytes(device) == pytest.approx(len(weight), abs=_MIB)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", [pytest.param(["-m", "harness", "run"], marks=pytest.mark.long), []])
+@pytest.mark.long
+@pytest.mark.parametrize("command", [["-m", "harness", "run"], []])
 def test_a_script_has_its_tensors_allocated_and_not_what_it_imports(
     tmp_path: Path, command: list[str]
 ) -> None:
