@@ -8,7 +8,7 @@ import mmap
 import sys
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from io import BytesIO
 from types import GetSetDescriptorType, MemberDescriptorType
@@ -100,11 +100,6 @@ def attributes_of_class(kind: Any) -> Mapping[str, Any]:
     """Return the dictionary of a class, read by Python's own descriptor."""
     own: Mapping[str, Any] = _dict_of_type.__get__(kind)
     return own
-
-
-def long_strings(values: Iterable[Any]) -> Iterator[str]:
-    """Yield the strings among `values` that are in the heap."""
-    return (one for one in values if type(one) is str and len(one) >= _LEAST_CHARACTERS)
 
 
 def memory_of(value: Any, device: torch.device) -> Memory | None:

@@ -30,7 +30,6 @@ from harness.watch.oom.arrays import (
     is_memory,
     is_part_of_table,
     is_table,
-    long_strings,
     memory_of,
     memory_of_container,
 )
@@ -152,7 +151,7 @@ class _Search:
     def _parts(self, value: Any) -> Iterator[Any]:
         if is_kind_of(value, BaseException):
             return parts_of_error(value, self._running)
-        return long_strings(value) if _is_plain(value) else _parts(value)
+        return filter(is_long_string, value) if _is_plain(value) else _parts(value)
 
     def _with_graphs(self, reachable: _Reachable, until_s: float) -> _VariableMemory:
         saved: dict[int, int] = {}
