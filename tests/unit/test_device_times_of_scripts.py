@@ -16,7 +16,7 @@ TRAINED_NS, EVALUATED_NS = 10 * MS, 1_000 * MS
 
 
 class _Training:
-    """Objects of a script whose model takes `EVALUATED_NS` of the device in evaluation mode."""
+    """Objects of a script. In evaluation mode its model takes `EVALUATED_NS` of the device."""
 
     def __init__(self, queue: FakeQueue) -> None:
         self.queue = queue

@@ -213,8 +213,8 @@ def _common_steps(rows: Mapping[int, Sequence[StepRow]]) -> tuple[list[list[Step
 
 
 def _comparable(rows: Sequence[StepRow]) -> list[StepRow]:
-    """Return the rows of the steady state; of a rank whose device times most of them, the timed ones: on the
-    CPU's clock its phases are only issue times."""
+    """Return the rows of the steady state; if most of them have device times, only these: on the CPU's clock
+    the phases of such a rank are only issue times."""
     steady = [row for row in rows if not row.flags & EXCLUDED_FLAGS]
     timed = [row for row in steady if row.device_step_ns is not None]
     return timed if 2 * len(timed) > len(steady) else steady
