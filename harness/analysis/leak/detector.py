@@ -231,11 +231,10 @@ class LeakDetector:
         is_rare = process.samples >= RARELY * own or before is not None
         is_rare = self._is_heap_measured and own < least and is_rare
         # A leak that fills holes does not show in the process: no size is certain to be detected.
-        judgment = process.judge(least)._replace(detection_limit=None) if is_rare else live
-        retained = judgment.retaining(before)
-        if retained is judgment:
+        current = process.judge(least)._replace(detection_limit=None) if is_rare else live
+        judgment = current.retaining(before)
+        if judgment is current:
             self._process_before_recording = None
-        judgment = retained
         self._judges_process = is_rare and judgment.trend is not None and not _explains(holes, judgment)
         if is_rare:
             self._process_leaks = self._judges_process and judgment.verdict is LeakVerdict.LEAK
